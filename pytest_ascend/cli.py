@@ -1,0 +1,5 @@
+"""The command `pytest-ascend`."""
+
+
+def main() -> int:
+    return 0
