@@ -23,7 +23,8 @@ def test_an_unknown_name_lists_the_known_ones_and_the_nearest():
     with pytest.raises(TypeError) as caught:
         CheckOptions(criterium="auto")
     message = str(caught.value)
-    assert "'criterium'" in message and "did you mean 'criterion'" in message
+    assert "'criterium'" in message
+    assert "did you mean 'criterion'" in message
     assert all(name in message for name in CheckOptions.names())
 
 
