@@ -1,1 +1,74 @@
-"""pytest hooks."""
+"""The pytest plugin's hooks; each delegates to the ``AscendSession`` in ``config.stash``."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from pytest_ascend import settings
+from pytest_ascend.fixtures import ascend_compare, ascend_device
+from pytest_ascend.session import KEY, AscendSession, marker_help
+
+__all__ = ["ascend_compare", "ascend_device"]  # pytest finds the fixtures here
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    settings.add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
+    if settings.give_back_paths(args):
+        early_config.known_args_namespace = parser.parse_known_args(args, copy.copy(early_config.option))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", marker_help())
+    ascend = config.stash[KEY] = AscendSession(config)
+    config.pluginmanager.register(ascend, "ascend-session")  # for its pytest_runtest_logreport, which gets no config
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    ascend = session.config.stash[KEY]
+    if ascend.on:
+        ascend.target()  # a usage error now rather than one per test
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    ascend = config.stash[KEY]
+    return ascend.header() if ascend.on else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.config.stash[KEY].prepare(item)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[Any]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.config.stash[KEY].complete(item, call, report)
+    return report
+
+
+def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -> tuple[str, str, str] | None:
+    return ("error", "E", "ERROR") if getattr(report, "ascend_error", False) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    session.config.stash[KEY].finish(session)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    lines = list(config.stash[KEY].summary())
+    if len(lines) > 1:
+        terminalreporter.section("ascend")
+    for line in lines:
+        terminalreporter.write_line(line.text, **({line.colour: True} if line.colour else {}))

@@ -1,0 +1,40 @@
+# Two commands are all a newcomer needs: `make demo` and `make test`. Each makes .venv on its first call and installs
+# nothing on the next, until pyproject.toml changes.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: demo test lint bench clean help
+
+help:
+	@echo "make demo   run the examples on the emulated NPU and print the report"
+	@echo "make test   run the tests with coverage"
+	@echo "make lint   ruff and mypy --strict"
+	@echo "make bench  print the speed of the emulated device, the comparison and the plugin"
+	@echo "PYTHON=$(PYTHON) makes the environment in $(VENV)"
+
+demo: $(VENV)/.demo
+	$(BIN)/python -m pytest --ascend-compare examples
+
+test: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --cov --cov-fail-under=90 tests
+
+lint: $(VENV)/.lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict
+
+bench: $(VENV)/.test
+	set -e; for script in benchmarks/*.py; do $(BIN)/python $$script; done
+
+clean:
+	rm -rf $(VENV)
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "pytest-ascend needs Python 3.10 or newer: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV) || { echo "the venv module is missing: install python3-venv" >&2; exit 1; }
+
+$(VENV)/.demo $(VENV)/.test $(VENV)/.lint: $(VENV)/.%: pyproject.toml | $(BIN)/python
+	$(PIP) install --quiet --editable '.[$*]'
+	touch $@

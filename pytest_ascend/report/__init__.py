@@ -1,0 +1,1 @@
+"""What people and machines read afterwards. Reports read recorded results and never compute one."""

@@ -1,0 +1,153 @@
+"""The results file: strict JSON, schema 1, written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pytest_ascend.judge.verdict import Kind, Verdict, jsonable
+
+VERSION = 1
+
+_NUMBER = {"anyOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}]}
+_TEXT_OR_NULL = {"type": ["string", "null"]}
+
+SCHEMA: dict[str, Any] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "pytest-ascend results",
+    "type": "object",
+    "required": ["schema", "environment", "summary", "results"],
+    "additionalProperties": False,
+    "properties": {
+        "schema": {"const": VERSION},
+        "environment": {
+            "type": "object",
+            "description": "Versions (python, platform, packages) and the target's device, SoC and numeric modes.",
+        },
+        "summary": {
+            "type": "object",
+            "description": "How many results have each verdict.",
+            "propertyNames": {"enum": [verdict.value for verdict in Verdict]},
+            "additionalProperties": {"type": "integer", "minimum": 1},
+        },
+        "results": {"type": "array", "items": {"$ref": "#/$defs/result"}},
+    },
+    "$defs": {
+        "result": {
+            "type": "object",
+            "required": [
+                "nodeid",
+                "api",
+                "dtype",
+                "verdict",
+                "kind",
+                "reason",
+                "criterion",
+                "target",
+                "outcome",
+                "metrics",
+                "checkpoints",
+                "reproducer",
+            ],
+            "properties": {
+                "nodeid": {"type": "string", "description": "pytest's id of the test."},
+                "api": {"type": "string", "description": "What was called."},
+                "dtype": {"type": "string"},
+                "verdict": {"enum": [verdict.value for verdict in Verdict]},
+                "kind": {"enum": [*(kind.value for kind in Kind), None], "description": "What sort of FAIL it is."},
+                "reason": {"type": "string"},
+                "criterion": {"type": "string", "description": "The rule that judged."},
+                "target": {"type": "string"},
+                "outcome": {
+                    "enum": ["passed", "noted", "skipped", "failed", "error", "expected"],
+                    "description": "What it did to its test; expected: a failing verdict that the test asked for.",
+                },
+                "seed": {"type": ["integer", "null"]},
+                "metrics": {
+                    "type": "object",
+                    "description": "Of the worst output; {} where nothing could be measured.",
+                    "properties": {
+                        "cosine_similarity": _NUMBER,
+                        "max_abs_error": _NUMBER,
+                        "rmse": _NUMBER,
+                        "within_tolerance_ratio": _NUMBER,
+                    },
+                },
+                "checkpoints": {
+                    "type": "object",
+                    "description": "Layers in execution order.",
+                    "additionalProperties": {
+                        "type": "object",
+                        "required": ["cosine_similarity", "max_abs_error", "status"],
+                        "properties": {
+                            "cosine_similarity": _NUMBER,
+                            "max_abs_error": _NUMBER,
+                            "status": {"enum": ["pass", "warning", "fail"]},
+                        },
+                    },
+                },
+                "first_divergence": _TEXT_OR_NULL,
+                "outputs": {"type": "array", "items": {"type": "object"}},
+                "notes": {"type": "array", "items": {"type": "string"}},
+                "perf": {"type": "object"},
+                "reproducer": {**_TEXT_OR_NULL, "description": "A command that runs the test again."},
+            },
+        }
+    },
+}
+
+
+def environment() -> dict[str, Any]:
+    """Versions of what the results depend on, from package metadata: nothing is imported."""
+    packages = {}
+    for name in ("pytest-ascend", "pytest", "numpy", "torch", "torch_npu", "transformers"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            packages[name] = metadata.version(name)
+    return {"python": platform.python_version(), "platform": platform.platform(), "packages": packages}
+
+
+def document(results: Sequence[Mapping[str, Any]], environment: Mapping[str, Any]) -> dict[str, Any]:
+    """The file's content: the results with their environment and a count per verdict."""
+    counts = Counter(result["verdict"] for result in results)
+    return {
+        "schema": VERSION,
+        "environment": jsonable(environment),
+        "summary": {verdict.value: counts[verdict.value] for verdict in Verdict if counts[verdict.value]},
+        "results": list(results),
+    }
+
+
+def write(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
+    """Write ``content`` to ``path``, making its folder. Raises ``OSError``; then the old file is still whole.
+
+    Raises ``ValueError`` for a non-finite number: records carry those as strings.
+    """
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    folder = Path(path).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".ascend-", suffix=".json")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes it private, which a results file is not
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

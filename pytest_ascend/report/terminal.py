@@ -1,0 +1,154 @@
+"""The ``ascend`` section at the end of a run, and the header line; both are lines to print, built from records."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pytest_ascend.judge.verdict import Verdict
+
+Record = Mapping[str, Any]
+
+
+class Line(NamedTuple):
+    """A line to print, with the colour of pytest's terminal writer (``""``: none)."""
+
+    text: str
+    colour: str = ""
+
+
+class Layer(NamedTuple):
+    """The checkpoint of a model that is furthest from its golden."""
+
+    name: str
+    cosine: float
+    max_abs: float
+    status: str
+
+
+def header(title: str, description: Mapping[str, Any]) -> str:
+    """The header line: target, versions and numeric modes out of a ``Target.describe()``."""
+    parts = [f"ascend: {title}"]
+    parts += [f"{name} {version}" for name, version in (description.get("versions") or {}).items() if version]
+    if modes := describe_modes(description.get("modes") or {}):
+        parts.append(modes)
+    return ", ".join(parts)
+
+
+def describe_modes(modes: Mapping[str, Any]) -> str:
+    """Numeric modes in words: ``hf32 conv on / matmul off, overflow inf_nan``."""
+    hf32 = [
+        f"{name} {'on' if modes[key] else 'off'}"
+        for name, key in (("conv", "hf32_conv"), ("matmul", "hf32_matmul"))
+        if modes.get(key) is not None
+    ]
+    words = [f"hf32 {' / '.join(hf32)}"] if hf32 else []
+    words += [f"{k.removesuffix('_mode')} {v}" for k, v in modes.items() if k not in ("hf32_conv", "hf32_matmul")]
+    return ", ".join(words)
+
+
+def summary(records: Sequence[Record], verbosity: int = 0) -> Iterator[Line]:
+    """The section: failures worst first, notes, the compared models with their worst layer, and a closing count.
+
+    ``verbosity`` as pytest counts it: below 0 only the closing line, below -1 nothing.
+    """
+    if verbosity < -1:
+        return
+    if verbosity >= 0:
+        for record in sorted((r for r in records if r["outcome"] in ("failed", "error")), key=_severity):
+            yield from _failure(record)
+        for record in records:
+            if record["outcome"] in ("noted", "expected", "skipped"):
+                yield _remark(record)
+        yield from _models(records)
+    yield _count(records)
+
+
+def worst_layer(record: Record) -> Layer | None:
+    """The layer to name for a model: one that fails before one that doesn't, then by cosine, then by error."""
+    layers = [
+        Layer(name, _number(c["cosine_similarity"]), _number(c["max_abs_error"]), c["status"])
+        for name, c in (record.get("checkpoints") or {}).items()
+    ]
+    return max(layers, key=_distance, default=None)
+
+
+def _distance(layer: Layer) -> tuple[int, float, float]:
+    cosine = math.inf if math.isnan(layer.cosine) else -layer.cosine
+    error = math.inf if math.isnan(layer.max_abs) else layer.max_abs
+    return ("pass", "warning", "fail").index(layer.status), cosine, error
+
+
+def _failure(record: Record) -> Iterator[Line]:
+    yield Line(f"{_verdict(record)}  {record['nodeid']}", "red")
+    yield Line(f"    {_what(record)}: {record['reason'] or 'no reason was recorded'}")
+    if record.get("first_divergence"):
+        yield Line(f"    first divergence: {record['first_divergence']}")
+    yield Line(f"    reproduce: {record['reproducer']}")
+
+
+def _remark(record: Record) -> Line:
+    where = f"; first divergence: {record['first_divergence']}" if record.get("first_divergence") else ""
+    word = "expected " if record["outcome"] == "expected" else ""
+    text = f"{word}{_verdict(record)}  {record['nodeid']}  {_what(record)}: {record['reason']}{where}"
+    return Line(text, "yellow")
+
+
+def _models(records: Sequence[Record]) -> Iterator[Line]:
+    rows = [(record, layer) for record in records if (layer := worst_layer(record)) is not None]
+    if not rows:
+        return
+    table = [("model", "dtype", "verdict", "layers", "worst layer", "cosine", "max abs")]
+    for record, layer in rows:
+        table.append(
+            (
+                record["nodeid"],
+                record["dtype"],
+                record["verdict"],
+                str(len(record["checkpoints"])),
+                layer.name,
+                f"{layer.cosine:.7f}",
+                f"{layer.max_abs:.2e}",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    yield Line("models compared, each with its worst layer:")
+    for i, row in enumerate(table):
+        cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        colour = _colour(rows[i - 1][0]) if i else "bold"
+        yield Line(f"  {cells}".rstrip(), colour)
+        if i and (first := rows[i - 1][0].get("first_divergence")):
+            yield Line(f"      first divergence: {first}", colour)
+
+
+def _count(records: Sequence[Record]) -> Line:
+    targets = ", ".join(dict.fromkeys(record["target"] for record in records))
+    counts: Counter[str] = Counter()
+    for record in sorted(records, key=lambda r: Verdict(r["verdict"]).severity):
+        counts[record["verdict"] + (" (expected)" if record["outcome"] == "expected" else "")] += 1
+    worst = "red" if any(r["outcome"] in ("failed", "error") for r in records) else "green"
+    listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    return Line(f"ascend: {len(records)} compared on {targets}: {listed}", worst)
+
+
+def _verdict(record: Record) -> str:
+    return f"{record['verdict']} ({record['kind']})" if record.get("kind") else str(record["verdict"])
+
+
+def _what(record: Record) -> str:
+    return " ".join(part for part in (record["api"], record["dtype"]) if part)
+
+
+def _colour(record: Record) -> str:
+    return {"passed": "green", "failed": "red", "error": "red"}.get(record["outcome"], "yellow")
+
+
+def _severity(record: Record) -> tuple[int, float]:
+    cosine = _number((record.get("metrics") or {}).get("cosine_similarity", 1.0))
+    return -Verdict(record["verdict"]).severity, -math.inf if math.isnan(cosine) else cosine
+
+
+def _number(value: float | str | None) -> float:
+    return math.nan if value is None else float(value)  # "nan", "inf" and "-inf" are the file's own words

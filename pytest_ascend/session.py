@@ -1,0 +1,257 @@
+"""What one pytest run knows: its settings, its target and the results so far. The hooks in ``plugin`` delegate here.
+
+Workers of pytest-xdist attach results to reports; only the controller (or the one process there is) keeps and writes
+them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import shlex
+import sys
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_ascend.judge.verdict import Verdict, jsonable
+from pytest_ascend.options import CheckOptions
+from pytest_ascend.settings import COMPARE, Settings, repeat
+
+if TYPE_CHECKING:
+    from pytest_ascend.judge.verdict import CheckResult
+    from pytest_ascend.report.terminal import Line
+    from pytest_ascend.targets.base import Target
+
+Record = dict[str, Any]  # CheckResult.to_dict() with "nodeid", "outcome" and "seed"; plain JSON, so it survives xdist
+_RECORDS = pytest.StashKey[list[Record]]()
+
+
+class ComparisonFailed(AssertionError):
+    """A comparison whose verdict fails the test; its text is the result, rendered."""
+
+    __module__ = "builtins"  # pytest then prints the bare class name, as it does for its own outcomes
+
+    def __init__(self, result: CheckResult, record: Record) -> None:
+        self.result = result
+        self.record = record
+        super().__init__("\n".join(result.render()))
+
+
+class Unsupported(pytest.skip.Exception):
+    """A comparison whose verdict skips the test."""
+
+    __module__ = "builtins"
+
+
+class AscendSession:
+    """The state of the plugin in one process, kept in ``config.stash``."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.settings = Settings.from_config(config)
+        self.results: list[Record] = []
+        self.environment: Mapping[str, Any] = {}  # of the last comparison
+        self.write_error: str | None = None
+        self._target: Target | None = None
+
+    # -- the target -----------------------------------------------------------------------------------------------
+
+    @property
+    def on(self) -> bool:
+        """Whether comparisons run: ``--ascend-compare`` or its ini twin was given."""
+        return self.settings.compare is not None
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether this process is a worker of pytest-xdist."""
+        return hasattr(self.config, "workerinput")
+
+    def target(self) -> Target:
+        """The resolved target. Raises ``pytest.UsageError`` when this machine hasn't it."""
+        if self._target is None:
+            from pytest_ascend.targets import TargetUnavailable, resolve
+
+            try:
+                self._target = resolve(self.settings.compare or "auto")
+            except (TargetUnavailable, ValueError) as error:
+                raise pytest.UsageError(f"{COMPARE}={self.settings.compare}: {error}") from None
+        return self._target
+
+    def spec(self) -> str:
+        """The target's spec with ``auto`` replaced by what it stands for on this machine, to reproduce a result."""
+        spec = self.settings.compare or "auto"
+        if spec != "auto":
+            return spec
+        target = self.target()
+        return f"emulated:{target.describe()['soc']}" if target.emulated else target.name
+
+    # -- one item -------------------------------------------------------------------------------------------------
+
+    def prepare(self, item: pytest.Item) -> None:
+        """Check the item's markers and seed the generators that its fixtures and body may draw inputs from."""
+        marker_options(item)
+        if self.on and "ascend_compare" in getattr(item, "fixturenames", ()):
+            seed_everything(seed_of(item.nodeid))
+
+    def reproduce(self, item: pytest.Item) -> str:
+        """The command that runs an item again, on the same target with the same options."""
+        nodeid = self.config.cwd_relative_nodeid(item.nodeid)
+        return shlex.join(["pytest", nodeid, f"{COMPARE}={self.spec()}", *repeat(self.config)])
+
+    def record(self, item: pytest.Item, result: CheckResult, seed: int | None) -> Record:
+        """Keep a result of an item until its report is made, and put its gist among the JUnit properties."""
+        record = {"nodeid": item.nodeid, **result.to_dict(), "seed": seed}
+        item.stash.setdefault(_RECORDS, []).append(record)
+        self.environment = result.environment
+        count = sum(1 for name, _ in item.user_properties if name.endswith(".verdict")) + 1
+        prefix = f"ascend.{count}" if count > 1 else "ascend"
+        gist = {**record["metrics"], **record}
+        for name in ("verdict", "api", "dtype", "first_divergence", "cosine_similarity", "max_abs_error"):
+            if gist.get(name) is not None:
+                item.user_properties.append((f"{prefix}.{name}", gist[name]))
+        return record
+
+    def complete(self, item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.TestReport) -> None:
+        """Attach the item's results to its report; a failed comparison becomes the report's short text."""
+        error = call.excinfo.value if call.excinfo else None
+        failure = error if isinstance(error, ComparisonFailed) else None
+        if failure is not None and call.excinfo is not None and report.failed:
+            if self.config.getoption("tbstyle") == "auto":
+                report.longrepr = _short(call.excinfo, item)
+            report.ascend_error = failure.result.verdict.outcome == "error"
+        if isinstance(error, Unsupported) and report.skipped:
+            path, line, _ = item.reportinfo()
+            report.longrepr = (os.fspath(path), (line or 0) + 1, f"Skipped: {error}")  # the test, not our own line
+        records = item.stash.get(_RECORDS, [])
+        if records:
+            for record in records:
+                record["outcome"] = self._outcome(record, report, failure)
+            report.ascend_results = list(records)
+            report.ascend_environment = jsonable(self.environment)
+            records.clear()
+
+    def _outcome(self, record: Record, report: pytest.TestReport, failure: ComparisonFailed | None) -> str:
+        """What a result did to its test; ``expected``: it fails, and the test wanted it to (``raises``, ``xfail``)."""
+        outcome = self.outcome(record)
+        if outcome not in ("failed", "error"):
+            return outcome
+        blamed = failure is None or failure.record is record
+        return outcome if report.failed and blamed else "expected"
+
+    def outcome(self, record: Record) -> str:
+        """What a recorded verdict means to pytest: passed, noted, skipped, error or failed."""
+        outcome = Verdict(record["verdict"]).outcome
+        return "failed" if self.settings.strict and outcome == "noted" else outcome
+
+    # -- the whole run --------------------------------------------------------------------------------------------
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep the results of a report that came in, from this process or from a worker."""
+        self.results.extend(getattr(report, "ascend_results", ()))
+        self.environment = getattr(report, "ascend_environment", self.environment)
+
+    def finish(self, session: pytest.Session) -> None:
+        """Write the results file; a strict run that compared nothing fails."""
+        if self.is_worker:
+            return
+        if self.settings.json is not None:
+            self._write(session, self.settings.json)
+        if self.settings.strict and self.compared_nothing() and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _write(self, session: pytest.Session, path: str) -> None:
+        from pytest_ascend.report import results_json
+
+        path = os.path.join(self.config.invocation_params.dir, os.path.expanduser(path))
+        environment = {**results_json.environment(), **self.environment}
+        try:
+            results_json.write(path, results_json.document(self.results, environment))
+        except OSError as error:
+            self.write_error = f"--ascend-json: can't write {path}: {error.strerror or error}"
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+    def compared_nothing(self) -> bool:
+        """Whether the command line asked for comparisons and none ran."""
+        asked = self.config.getoption("ascend_compare") is not None
+        return asked and not self.results and not self.config.getoption("collectonly")
+
+    def header(self) -> str:
+        """One line that names the target, its chip, versions and numeric modes."""
+        from pytest_ascend.report import terminal
+
+        target = self.target()
+        return terminal.header(target.title(), target.describe())
+
+    def summary(self) -> Iterator[Line]:
+        """The lines of the terminal section."""
+        from pytest_ascend.report import terminal
+
+        if self.results:
+            yield from terminal.summary(self.results, self.config.getoption("verbose"))
+        elif self.compared_nothing():
+            yield terminal.Line(
+                f"ascend: {COMPARE} was given but nothing was compared: no test that ran called "
+                "the ascend_compare fixture",
+                "red" if self.settings.strict else "yellow",
+            )
+        if self.write_error is not None:
+            yield terminal.Line(self.write_error, "red")
+
+
+KEY = pytest.StashKey[AscendSession]()
+
+
+def marker_options(item: pytest.Item) -> dict[str, Any]:
+    """The options in an item's ``ascend`` markers, the closest one winning. Bad ones fail the item, in one sentence."""
+    merged: dict[str, Any] = {}
+    for marker in reversed(list(item.iter_markers("ascend"))):
+        if marker.args:
+            pytest.fail(f"@pytest.mark.ascend takes keywords only, not {marker.args[0]!r}: {_known()}", pytrace=False)
+        for name in marker.kwargs:
+            if name not in CheckOptions.names():
+                near = difflib.get_close_matches(name, CheckOptions.names(), n=1)
+                hint = f" (did you mean {near[0]!r}?)" if near else ""
+                pytest.fail(f"@pytest.mark.ascend has no keyword {name!r}{hint}: {_known()}", pytrace=False)
+        merged.update(marker.kwargs)
+    try:
+        CheckOptions(**merged)
+    except (TypeError, ValueError) as error:
+        pytest.fail(f"@pytest.mark.ascend: {error}", pytrace=False)
+    return merged
+
+
+def _known() -> str:
+    return f"it knows {', '.join(CheckOptions.names())}"
+
+
+def marker_help() -> str:
+    """The line for ``pytest --markers``, out of the fields of ``CheckOptions`` so that it can't drift."""
+    fields = ", ".join(f"{field.name}={field.default!r}" for field in dataclasses.fields(CheckOptions))
+    return (
+        f"ascend({fields}): options of every ascend_compare in the test; they win over the command line and yield to "
+        "ascend_compare.using(...)."
+    )
+
+
+def _short(excinfo: pytest.ExceptionInfo[BaseException], item: pytest.Item) -> object:
+    """The failure as the test's own lines and the rendered result: a number is wrong, the source is not to blame."""
+    return excinfo.getrepr(style="short", tbfilter=lambda info: info.traceback.cut(path=item.path).filter(info))
+
+
+def seed_of(nodeid: str) -> int:
+    """A seed of the test's own, the same in every run and process."""
+    return zlib.crc32(nodeid.encode())
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the generators a test may draw its inputs from: random, and numpy's and torch's global ones."""
+    import random
+
+    random.seed(seed)
+    for name, seeder in (("numpy.random", "seed"), ("torch", "manual_seed")):
+        if name in sys.modules:
+            getattr(sys.modules[name], seeder)(seed)

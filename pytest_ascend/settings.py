@@ -1,0 +1,250 @@
+"""Every ``--ascend-*`` option and its ``ascend_*`` ini twin, resolved once into one frozen :class:`Settings`.
+
+An option is a row of :data:`OPTIONS`; registering, resolving and repeating it on a command line are all driven by the
+row, so that a new option is one row and one field.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pytest_ascend.options import CRITERIA
+
+COMPARE = "--ascend-compare"
+TARGETS = (
+    "auto (a real NPU, else the emulated one)",
+    "npu or npu:N",
+    "emulated or emulated:SOC",
+    "cuda or cuda:N",
+    "cpu",
+)
+_TARGET = re.compile(r"auto|(npu|cuda)(:\d+)?|emulated(:\w+)?|cpu")
+CHECKPOINTS: dict[str, Any] = {"sample": None, "all": True, "none": ()}
+"""Words of ``--ascend-checkpoints`` → value of ``CheckOptions.checkpoints``."""
+
+
+def target(value: str) -> str:
+    """A target's spec, as it is. Raises ``argparse.ArgumentTypeError`` naming the targets there are."""
+    if not _TARGET.fullmatch(value):
+        raise argparse.ArgumentTypeError(f"{value!r} is no target: give {', '.join(TARGETS[:-1])} or {TARGETS[-1]}")
+    return value
+
+
+def criterion(value: str) -> str:
+    """The name of a criterion. Raises ``argparse.ArgumentTypeError`` naming the criteria there are."""
+    if value not in CRITERIA:
+        raise argparse.ArgumentTypeError(f"{value!r} is no criterion: give one of {', '.join(CRITERIA)}")
+    return value
+
+
+def cosine(value: str) -> float:
+    """A cosine similarity in [-1, 1]. Raises ``argparse.ArgumentTypeError`` naming the value."""
+    return _number(value, -1.0, 1.0, "a cosine similarity: give a number from -1 to 1, such as 0.999")
+
+
+def max_abs(value: str) -> float:
+    """An absolute error, finite and not negative. Raises ``argparse.ArgumentTypeError`` naming the value."""
+    return _number(value, 0.0, math.inf, "a largest absolute error: give a finite number, 0 or more, such as 1e-3")
+
+
+def checkpoints(value: str) -> str:
+    """Which layers to compare, a key of :data:`CHECKPOINTS`. Raises ``argparse.ArgumentTypeError`` otherwise."""
+    if value not in CHECKPOINTS:
+        raise argparse.ArgumentTypeError(f"{value!r} is no choice of checkpoints: give {', '.join(CHECKPOINTS)}")
+    return value
+
+
+def _number(value: str, low: float, high: float, wanted: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not (low <= number <= high and math.isfinite(number)):  # NaN is never within bounds
+        raise argparse.ArgumentTypeError(f"{value!r} can't be {wanted}")
+    return number
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One option: ``--ascend-<name>`` on the command line, ``ascend_<name>`` in an ini file."""
+
+    name: str
+    help: str
+    metavar: str | None = None  # None: a switch
+    parse: Callable[[str], Any] = str
+    const: str | None = None  # the value when the option is given without one
+
+    @property
+    def flag(self) -> str:
+        return f"--ascend-{self.name}"
+
+    @property
+    def ini(self) -> str:
+        return "ascend_" + self.field
+
+    @property
+    def field(self) -> str:
+        return self.name.replace("-", "_")
+
+    def register(self, group: pytest.OptionGroup, parser: pytest.Parser) -> None:
+        """Add the option and its ini twin; both default to ``None``, "not given"."""
+        text = f"{self.help} (ini: {self.ini})"
+        if self.metavar is None:
+            group.addoption(self.flag, action="store_true", default=None, dest=self.ini, help=text)
+            parser.addini(self.ini, f"Default of {self.flag}: {self.help}", type="bool", default=None)
+            return
+        if self.const is None:
+            group.addoption(self.flag, metavar=self.metavar, dest=self.ini, type=self.parse, default=None, help=text)
+        else:  # no type=: what follows may be a test's path, see give_back_paths; resolve() checks the value
+            group.addoption(
+                self.flag, metavar=self.metavar, dest=self.ini, nargs="?", const=self.const, default=None, help=text
+            )
+        parser.addini(self.ini, f"Default of {self.flag}: {self.help}", default=None)
+
+    def resolve(self, config: pytest.Config) -> Any:
+        """The value: command line, else ini, else ``None``. Raises ``pytest.UsageError`` for a bad one."""
+        given, where = config.getoption(self.ini), f"argument {self.flag}"
+        if given is None:
+            given, where = config.getini(self.ini), f"ini option {self.ini}"
+        if isinstance(given, str):
+            if given == "" and where.startswith("ini"):  # `ascend_compare =` switches a default off
+                return None
+            try:
+                return self.parse(given)
+            except argparse.ArgumentTypeError as error:
+                raise pytest.UsageError(f"{where}: {error}") from None
+        return given
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option(
+        "compare",
+        "Run what tests hand to the ascend_compare fixture on TARGET and compare it with a CPU reference. TARGET: "
+        f"{', '.join(TARGETS)}. Without TARGET: auto",
+        metavar="TARGET",
+        parse=target,
+        const="auto",
+    ),
+    Option(
+        "criterion",
+        "The rule that judges, where a test names none: auto (the default; exact for integers and data movement, a "
+        "tolerance fit for the dtype otherwise), cosine (cosine similarity and largest absolute error), exact, close "
+        "(torch.testing.assert_close's tolerances), or an Ascend standard: absolute, ulp, thousandth, binary or "
+        "benchmark",
+        metavar="NAME",
+        parse=criterion,
+    ),
+    Option(
+        "cosine",
+        "Smallest cosine similarity that passes, from -1 to 1, e.g. 0.999",
+        metavar="MIN",
+        parse=cosine,
+    ),
+    Option(
+        "max-abs",
+        "Largest absolute error that passes, in the output's own unit, e.g. 1e-3",
+        metavar="MAX",
+        parse=max_abs,
+    ),
+    Option(
+        "checkpoints",
+        "Which layers of a model are compared, where a test names none: sample (the default: a few spread over the "
+        "depth), all (every named layer) or none (only the outputs)",
+        metavar="WHICH",
+        parse=checkpoints,
+    ),
+    Option(
+        "strict",
+        "Fail also on what passes with a note: MODE_DIFF, AMPLIFIED, REFERENCE_SUSPECT, UNDEFINED, NOT_COMPARABLE and "
+        f"MARGINAL; and fail a run given {COMPARE} in which nothing was compared",
+    ),
+    Option(
+        "json",
+        "Write all results to PATH as strict JSON when the run ends; `pytest-ascend schema` prints its schema",
+        metavar="PATH",
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the command line and the ini file ask for; ``None`` where neither does.
+
+    Attributes:
+        compare: spec of the target (``"auto"``, ``"npu:1"``, ``"emulated:Ascend910A"``, ...); ``None``: the plugin is
+            off and tests that ask for ``ascend_compare`` are skipped.
+        criterion, cosine, max_abs: as in ``CheckOptions``.
+        checkpoints: a key of :data:`CHECKPOINTS`.
+        strict: noted verdicts fail too.
+        json: where the results file goes.
+    """
+
+    compare: str | None = None
+    criterion: str | None = None
+    cosine: float | None = None
+    max_abs: float | None = None
+    checkpoints: str | None = None
+    strict: bool | None = None
+    json: str | None = None
+
+    @classmethod
+    def from_config(cls, config: pytest.Config) -> Settings:
+        """Resolve every option. Raises ``pytest.UsageError`` naming the option and its bad value."""
+        return cls(**{option.field: option.resolve(config) for option in OPTIONS})
+
+    def check_options(self) -> dict[str, Any]:
+        """The keywords of ``CheckOptions`` that are set here."""
+        chosen: dict[str, Any] = {
+            name: getattr(self, name) for name in ("criterion", "cosine", "max_abs") if getattr(self, name) is not None
+        }
+        if self.compare is not None:
+            chosen["target"] = self.compare
+        if self.checkpoints is not None:
+            chosen["checkpoints"] = CHECKPOINTS[self.checkpoints]
+        return chosen
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Register every option and its ini twin."""
+    group = parser.getgroup("ascend", "comparing with an Ascend NPU (pytest-ascend)")
+    for option in OPTIONS:
+        option.register(group, parser)
+
+
+def repeat(config: pytest.Config) -> Iterator[str]:
+    """The judging options given on the command line, as arguments that give them again."""
+    for option in OPTIONS:
+        given = config.getoption(option.ini)
+        if given is None or option.field in ("compare", "json"):
+            continue
+        yield option.flag if option.metavar is None else f"{option.flag}={given}"
+
+
+def give_back_paths(args: list[str]) -> bool:
+    """Let ``--ascend-compare tests/test_x.py`` mean what it looks like: argparse would take the path for TARGET.
+
+    Rewrites ``args`` in place and says whether it had to.
+    """
+    changed = False
+    for i, arg in enumerate(args[:-1]):
+        following = args[i + 1]
+        if arg == COMPARE and not following.startswith("-") and _is_tests(following, "--pyargs" in args):
+            args[i] = f"{COMPARE}=auto"
+            changed = True
+    return changed
+
+
+def _is_tests(arg: str, pyargs: bool) -> bool:
+    """Whether an argument names tests rather than a target; a known target is never a path."""
+    if _TARGET.fullmatch(arg):
+        return False
+    path = arg.partition("::")[0]
+    return "::" in arg or os.sep in arg or arg.endswith(".py") or os.path.exists(path) or pyargs
