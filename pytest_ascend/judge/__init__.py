@@ -1,5 +1,6 @@
 """How results are judged: numbers only, no device, no pytest, no file.
 
-``verdict`` (the words; standard library only), ``structure`` (nested outputs), ``metrics`` (how far apart), ``standards``
-(the criteria), ``compare`` (all of it together). Import the module you need: this package loads nothing by itself.
+``verdict`` (the words; standard library only), ``structure`` (nested outputs), ``metrics`` (how far apart),
+``standards`` (the criteria), ``compare`` (all of it together). This package loads nothing by itself: import the module
+you need.
 """
