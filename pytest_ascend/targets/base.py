@@ -1,0 +1,114 @@
+"""What every target offers, and the words for a target that isn't there. Torch-free at import."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import platform
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Target", "TargetUnavailable"]
+
+
+class TargetUnavailable(RuntimeError):
+    """The asked-for target can't be had on this machine; the message says why and what to do, in one sentence."""
+
+
+class Target(abc.ABC):
+    """A place where code runs: one device.
+
+    Attributes:
+        name: torch's device type: ``npu``, ``cuda`` or ``cpu``.
+        index: which device of that type.
+        emulated: whether the device only exists in software.
+        spec: the string that resolves to this target again.
+    """
+
+    name: ClassVar[str]
+    emulated: bool = False
+
+    def __init__(self, index: int = 0, spec: str = "") -> None:
+        self.index = index
+        self.spec = spec or f"{self.name}:{index}"
+
+    def device(self) -> torch.device:
+        """The torch device; making one doesn't initialise anything."""
+        import torch
+
+        return torch.device(self.name, self.index)
+
+    @abc.abstractmethod
+    def synchronize(self) -> None:
+        """Wait until the device has finished everything it was given; errors of earlier calls surface here."""
+
+    @abc.abstractmethod
+    def manual_seed(self, seed: int) -> None:
+        """Seed the CPU's and this device's default generators."""
+
+    @abc.abstractmethod
+    def rng_state(self) -> torch.Tensor | None:
+        """The device generator's state, or None where it has none of its own."""
+
+    @abc.abstractmethod
+    def set_rng_state(self, state: torch.Tensor) -> None:
+        """Put back a state that :meth:`rng_state` returned."""
+
+    def activate(self) -> AbstractContextManager[Any]:
+        """A context in which this is the current device of its type."""
+        return contextlib.nullcontext()
+
+    def memory(self) -> Mapping[str, int]:
+        """Device memory in bytes: ``allocated``, ``peak``, ``reserved``, ``free``, ``total``, as far as known."""
+        return {}
+
+    def reset_peak_memory(self) -> None:
+        """Start the peak of :meth:`memory` afresh."""
+        return
+
+    def kernel_count(self) -> int | None:
+        """How many kernels the device has run so far, or None where that can't be known."""
+        return None
+
+    def soc(self, initialised: bool = False) -> str | None:
+        """The chip's family, such as ``Ascend910B``, or None when unknown. Asking initialises a card: see describe."""
+        return None
+
+    def modes(self, initialised: bool = False) -> dict[str, Any]:
+        """Numeric modes that change results, as far as known: ``hf32_matmul``, ``hf32_conv``, ``overflow_mode``, ..."""
+        return {}
+
+    def versions(self) -> dict[str, str]:
+        """Versions of what computes, by name."""
+        import torch
+
+        return {"torch": torch.__version__}
+
+    def describe(self, initialised: bool = False) -> dict[str, Any]:
+        """What results have to be read with: device, soc, emulated, versions and numeric modes.
+
+        Args:
+            initialised: the device may be initialised to ask it. False by default, because a process that has
+                initialised an NPU can't fork any more, and a controller of test workers must not touch it at all;
+                what only a running device can tell is then left out, unless the device already runs.
+        """
+        return {
+            "device": f"{self.name}:{self.index}" if self.name != "cpu" else "cpu",
+            "soc": self.soc(initialised),
+            "emulated": self.emulated,
+            "versions": {**self.versions(), "python": platform.python_version()},
+            "modes": self.modes(initialised),
+        }
+
+    def title(self, initialised: bool = False) -> str:
+        """One line for a person, such as ``npu:0 (emulated Ascend910B)``."""
+        soc = self.soc(initialised)
+        words = " ".join(word for word in ("emulated" if self.emulated else "", soc or "") if word)
+        return f"{self.name}:{self.index}" + (f" ({words})" if words else "")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.spec}>"

@@ -1,0 +1,137 @@
+"""The NPU as a target: one class for a card and for the emulated device.
+
+It calls ``torch.npu.*`` only, and there only names that torch_npu has (``tests/data/torch_npu_names.txt`` lists them,
+a test holds this file to the list). Whether a card or the emulator answers is none of its business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pytest_ascend.targets.base import Target
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["SOC_FAMILIES", "NpuTarget", "soc_family"]
+
+SOC_FAMILIES: tuple[tuple[range, str], ...] = (
+    (range(100, 105), "Ascend910A"),
+    (range(200, 206), "Ascend310P"),
+    (range(220, 226), "Ascend910B"),
+    (range(240, 244), "Ascend310B"),
+    (range(250, 257), "Ascend910_93"),
+    (range(260, 261), "Ascend950"),
+)
+"""torch_npu's integer SoC versions (``torch_npu.npu.get_soc_version()``) and the chip families they stand for."""
+
+
+def soc_family(version: int) -> str:
+    """The chip family of an integer SoC version; ``SoC 999`` for one this table doesn't know yet."""
+    return next((family for versions, family in SOC_FAMILIES if version in versions), f"SoC {version}")
+
+
+def _npu() -> Any:
+    """The module ``torch.npu``, which torch_npu or the emulator puts there at run time."""
+    import torch
+
+    return torch.npu  # type: ignore[attr-defined]
+
+
+class NpuTarget(Target):
+    """One NPU, real or emulated.
+
+    Args:
+        index: which device, counted among the visible ones.
+        emulated: whether the emulator provides it.
+        kernels: for the emulated device, a function that counts the kernels run so far.
+        spec: the string that resolves to this target.
+    """
+
+    name: ClassVar[str] = "npu"
+
+    def __init__(
+        self, index: int = 0, *, emulated: bool = False, kernels: Callable[[], int] | None = None, spec: str = ""
+    ) -> None:
+        super().__init__(index, spec)
+        self.emulated = emulated
+        self._kernels = kernels
+
+    def synchronize(self) -> None:
+        """Wait for all streams of the device; an error of an earlier asynchronous call is raised here."""
+        _npu().synchronize(self.index)
+
+    def manual_seed(self, seed: int) -> None:
+        """Seed the CPU's generator and every NPU's."""
+        import torch
+
+        torch.default_generator.manual_seed(seed)
+        _npu().manual_seed_all(seed)
+
+    def rng_state(self) -> torch.Tensor | None:
+        """The device generator's state."""
+        state: torch.Tensor = _npu().get_rng_state(self.index)
+        return state
+
+    def set_rng_state(self, state: torch.Tensor) -> None:
+        """Put the generator's state back."""
+        _npu().set_rng_state(state, self.index)
+
+    def activate(self) -> AbstractContextManager[Any]:
+        """Make this the current NPU."""
+        context: AbstractContextManager[Any] = _npu().device(self.index)
+        return context
+
+    def memory(self) -> Mapping[str, int]:
+        """Bytes on the device."""
+        free, total = _npu().mem_get_info(self.index)
+        return {
+            "allocated": _npu().memory_allocated(self.index),
+            "peak": _npu().max_memory_allocated(self.index),
+            "reserved": _npu().memory_reserved(self.index),
+            "free": free,
+            "total": total,
+        }
+
+    def reset_peak_memory(self) -> None:
+        """Start the peak afresh."""
+        _npu().reset_peak_memory_stats(self.index)
+
+    def kernel_count(self) -> int | None:
+        """Kernels the emulated device has run; None on a card, which doesn't tell."""
+        return self._kernels() if self._kernels is not None else None
+
+    def soc(self, initialised: bool = False) -> str | None:
+        """The chip's family, once the device runs or may be started."""
+        if not self._may_ask(initialised):
+            return None
+        return soc_family(int(_npu().get_soc_version()))
+
+    def modes(self, initialised: bool = False) -> dict[str, Any]:
+        """HF32 switches and the overflow mode (``inf_nan`` or ``saturation``), once the device runs."""
+        if not self._may_ask(initialised):
+            return {}
+        return {
+            "hf32_matmul": _npu().matmul.allow_hf32,
+            "hf32_conv": _npu().conv.allow_hf32,
+            "overflow_mode": "inf_nan" if _npu().utils.is_support_inf_nan() else "saturation",
+        }
+
+    def versions(self) -> dict[str, str]:
+        """Versions of torch and, on a card, of torch_npu and CANN."""
+        versions = super().versions()
+        if self.emulated:
+            return versions
+        with contextlib.suppress(metadata.PackageNotFoundError):  # built from source and never installed
+            versions["torch_npu"] = metadata.version("torch_npu")
+        with contextlib.suppress(Exception):  # an older CANN can't tell; a missing version must not stop a test
+            versions["cann"] = str(_npu().utils.get_cann_version("CANN"))
+        return versions
+
+    def _may_ask(self, initialised: bool) -> bool:
+        """Whether the device may be asked: asking starts a card, and a started card forbids forking."""
+        return initialised or self.emulated or bool(_npu().is_initialized())
