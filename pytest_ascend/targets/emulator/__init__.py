@@ -1,0 +1,117 @@
+"""An Ascend card on a laptop: a real torch device called `npu`, in pure Python, over host memory.
+
+Rooms: `soc` (the chips' table) · `device` (the machine's state) · `memory` (relabelled host memory and its books) ·
+`guard` (several devices) · `dispatch` (one kernel for every operator) · `numerics` (how the chip computes) · `accepts` (what a
+card takes and CPU kernels refuse) · `kernels`, `autocast` (registration) · `frontend` (torch's Python entry points) ·
+`overrides` (planting faults) · `torch_npu/` (what `import torch_npu` gives).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .overrides import override as override
+    from .soc import SoC
+
+__all__ = ["EmulatorUnavailable", "install", "is_installed", "kernel_count", "live_allocations", "override", "profile"]
+
+MINIMUM_TORCH = (2, 13)
+_installed = False
+
+
+class EmulatorUnavailable(RuntimeError):
+    """The emulated device can't be had in this process; the message says why and what to do."""
+
+
+def is_installed() -> bool:
+    """Whether this process has the emulated device."""
+    return _installed
+
+
+def install(soc: str = "Ascend910B", *, devices: int = 2) -> None:
+    """Make the emulated device `npu` available in this process (`x.to("npu")`, `torch.npu`, `import torch_npu`).
+
+    A second call may change the SoC, and with it all modes; devices can be added but not taken away.
+
+    Args:
+        soc: `Ascend910A`, `Ascend310P`, `Ascend910B` or `Ascend950`.
+        devices: how many cards the machine has (`npu:0`, `npu:1`, …).
+
+    Raises:
+        EmulatorUnavailable: the real torch_npu is installed, torch is older than 2.13, or another backend took the place.
+        ValueError: an unknown SoC, or fewer than one device.
+    """
+    global _installed
+    from . import soc as chips
+
+    chosen = chips.profile(soc)
+    if devices < 1:
+        raise ValueError(f"devices={devices}: an emulated machine has at least one")
+    if not _installed:
+        _check_place()
+    from . import autocast, frontend, guard, kernels
+    from . import torch_npu as package
+    from .device import machine
+
+    if _installed:
+        machine.configure(chosen, devices)
+        return
+    machine.configure(chosen, devices)
+    frontend.name_backend(package.npu)
+    if not guard.allow_several_devices():
+        machine.devices = machine.devices[:1]
+    kernels.register()
+    autocast.register()
+    frontend.patch()
+    package.expose()
+    _installed = True
+
+
+def _check_place() -> None:
+    import sys
+
+    if "torch_npu" in sys.modules or importlib.util.find_spec("torch_npu") is not None:
+        raise EmulatorUnavailable("torch_npu is installed: the real device is used, and the emulated one never beside it")
+    try:
+        import torch
+    except ImportError:
+        raise EmulatorUnavailable("the emulated npu needs PyTorch: pip install 'torch>=2.13'") from None
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if version < MINIMUM_TORCH:
+        raise EmulatorUnavailable(
+            f"the emulated npu needs torch 2.13 or newer, this is {torch.__version__}: pip install -U torch, or use --ascend-compare=cpu"
+        )
+    taken = torch._C._get_privateuse1_backend_name()
+    if taken not in ("privateuseone", "npu") or hasattr(torch, "npu"):
+        raise EmulatorUnavailable(f"another backend ({taken}) is loaded as torch's extra device: the emulated npu can't be added")
+
+
+def profile() -> SoC:
+    """The SoC that is emulated at present."""
+    from .device import machine
+
+    return machine.soc
+
+
+def kernel_count() -> int:
+    """How many kernels the emulated devices have run since the process started (views and copies don't count)."""
+    from .device import machine
+
+    return machine.kernels
+
+
+def live_allocations() -> int:
+    """How many blocks of device memory are alive, over all devices; zero once every npu tensor is gone."""
+    from .device import machine
+
+    return sum(device.live for device in machine.devices)
+
+
+def __getattr__(name: str) -> object:
+    if name == "override":
+        from .overrides import override
+
+        return override
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,196 @@
+"""Kernels that the generic path can't serve: making, copying and resizing tensors, and a few fused operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .device import machine
+from .dispatch import CPU_KEYS, Kernel, fallback, is_view, kernel_of
+from .memory import adopt, check_room, to_cpu, to_npu
+
+__all__ = ["register"]
+
+aten = torch.ops.aten
+_libraries: list[torch.library.Library] = []
+
+
+def _index(device: torch.device | None) -> int:
+    if device is None or device.index is None or device.index < 0:
+        return machine.current
+    if device.index >= len(machine.devices):
+        raise RuntimeError(
+            f"npu:{device.index} does not exist: this machine has {len(machine.devices)} (emulated) devices, "
+            f"npu:0 to npu:{len(machine.devices) - 1}"
+        )
+    return device.index
+
+
+def _bytes(size: Any, dtype: torch.dtype | None) -> int:
+    count = 1
+    for s in size:
+        count *= int(s)
+    return count * (dtype or torch.get_default_dtype()).itemsize
+
+
+def _empty(
+    size: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> Tensor:
+    index = _index(device)
+    if layout is not None and layout is not torch.strided:
+        raise RuntimeError(f"aten::empty: layout {layout} is not supported on npu: use a strided tensor")
+    check_room(machine.devices[index], _bytes(size, dtype))
+    if memory_format is None:
+        return to_npu(torch.empty(size, dtype=dtype, device="cpu"), index)
+    return to_npu(torch.empty(size, dtype=dtype, device="cpu", memory_format=memory_format), index)
+
+
+def _empty_strided(
+    size: Any,
+    stride: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> Tensor:
+    index = _index(device)
+    check_room(machine.devices[index], _bytes(size, dtype))
+    cpu = torch.empty_strided(size, stride, dtype=dtype, device="cpu")
+    if cpu.untyped_storage().nbytes() == cpu.nbytes:
+        return to_npu(cpu, index)
+    # Strides with gaps or overlap: make the storage, then the view over it.
+    flat = to_npu(torch.empty(cpu.untyped_storage().nbytes() // cpu.element_size(), dtype=cpu.dtype, device="cpu"), index)
+    return flat.as_strided(size, stride)
+
+
+def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
+    from_npu, into_npu = not source.is_cpu, not target.is_cpu
+    machine.copied["d2d" if from_npu and into_npu else "d2h" if from_npu else "h2d"] += source.nbytes
+    (to_cpu(target) if into_npu else target).copy_(to_cpu(source) if from_npu else source)
+    return target
+
+
+def _copy_from_and_resize(source: Tensor, target: Tensor) -> Tensor:
+    cpu = source if source.is_cpu else to_cpu(source)
+    if target.is_cpu:
+        return target.resize_(cpu.shape).copy_(cpu)
+    if target.shape == cpu.shape:
+        to_cpu(target).copy_(cpu)
+        return target
+    return adopt(target, cpu.to(target.dtype))
+
+
+def _resize(self: Tensor, size: Any, *, memory_format: torch.memory_format | None = None) -> Tensor:
+    need = 1
+    for s in size:
+        need *= int(s)
+    have = self.untyped_storage().nbytes() // self.element_size() - self.storage_offset()
+    if need > have:
+        grown = torch.empty(size, dtype=self.dtype, device="cpu")
+        flat = grown.view(-1)
+        old = to_cpu(self).reshape(-1)
+        flat[: old.numel()].copy_(old)
+        return adopt(self, grown)
+    shape = torch.empty(size, device="meta", memory_format=memory_format or torch.contiguous_format)
+    set_ = aten.set_.source_Storage_storage_offset
+    set_.redispatch(CPU_KEYS, self, self.untyped_storage(), self.storage_offset(), list(size), shape.stride())
+    return self
+
+
+def _record_stream(self: Tensor, stream: Any) -> None:
+    return None
+
+
+def _is_pinned(self: Tensor, device: Any = None) -> bool:
+    return False
+
+
+def _convolution(x: Tensor, w: Tensor, b: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, out_pad: Any, groups: int) -> Tensor:
+    return kernel_of(aten.convolution.default)(x, w, b, stride, padding, dilation, transposed, out_pad, groups)  # type: ignore[no-any-return]
+
+
+def _convolution_backward(
+    grad: Tensor, x: Tensor, w: Tensor, stride: Any, padding: Any, dilation: Any, transposed: bool, out_pad: Any, groups: int, mask: Any
+) -> Any:
+    bias = [w.size(1) * groups if transposed else w.size(0)] if mask[2] else None
+    return kernel_of(aten.convolution_backward.default)(
+        grad, x, w, bias, stride, padding, dilation, transposed, out_pad, groups, mask
+    )
+
+
+def _lstm_cell(gates_x: Tensor, gates_h: Tensor, c: Tensor, bias_x: Tensor | None = None, bias_h: Tensor | None = None) -> Any:
+    """`_thnn_fused_lstm_cell` in elementary operators, so that autograd needs no workspace of the fused kernel."""
+    gates = gates_x + gates_h if bias_x is None else gates_x + gates_h + bias_x + bias_h
+    i, f, g, o = gates.chunk(4, 1)
+    cell = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * cell.tanh(), cell, gates
+
+
+def _gru_cell(gates_x: Tensor, gates_h: Tensor, h: Tensor, bias_x: Tensor | None = None, bias_h: Tensor | None = None) -> Any:
+    """`_thnn_fused_gru_cell` in elementary operators."""
+    if bias_x is not None and bias_h is not None:
+        gates_x, gates_h = gates_x + bias_x, gates_h + bias_h
+    (rx, zx, nx), (rh, zh, nh) = gates_x.chunk(3, 1), gates_h.chunk(3, 1)
+    r, z = (rx + rh).sigmoid(), (zx + zh).sigmoid()
+    n = (nx + r * nh).tanh()
+    return (h - n) * z + n, gates_x
+
+
+_BY_HAND = {
+    "empty.memory_format": _empty,
+    "empty_strided": _empty_strided,
+    "_copy_from": _copy_from,
+    "_copy_from_and_resize": _copy_from_and_resize,
+    "resize_": _resize,
+    "record_stream": _record_stream,
+    "is_pinned": _is_pinned,
+    "convolution_overrideable": _convolution,
+    "convolution_backward_overrideable": _convolution_backward,
+}
+# Fused kernels that torch would otherwise decompose differently, or not at all, on an unknown device.
+_DIRECT = ("native_layer_norm", "native_layer_norm_backward", "native_group_norm", "native_dropout", "native_dropout_backward")
+
+
+def _overload(name: str) -> torch._ops.OpOverload | None:
+    packet, _, overload = name.partition(".")
+    try:
+        return getattr(getattr(aten, packet), overload or "default")  # type: ignore[no-any-return]
+    except AttributeError:
+        return None
+
+
+def register() -> None:
+    """Register the device's kernels with torch's dispatcher; called once.
+
+    Operators with a structured kernel are registered one by one: through the fallback they would arrive as an `empty` and
+    an `.out` call, twice the work. So is everything the CPU has a kernel for, which saves the fallback's look-up.
+    """
+    catch_all = torch.library.Library("_", "IMPL")
+    catch_all.fallback(fallback, "PrivateUse1")
+    library = torch.library.Library("aten", "IMPL")
+    for name, function in _BY_HAND.items():
+        library.impl(name, function, "PrivateUse1")
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    for full in torch._C._dispatch_get_all_op_names():
+        name = full.removeprefix("aten::")
+        if name == full or name in _BY_HAND or name == "as_strided_":
+            continue
+        if has(full, "CompositeExplicitAutogradNonFunctional") or name in _DIRECT:
+            op = _overload(name)
+            if op is not None and not is_view(op.overloadpacket):
+                library.impl(name, Kernel.__call__.__get__(kernel_of(op)), "PrivateUse1")
+    for key in ("AutogradPrivateUse1", "PrivateUse1"):
+        library.impl("_thnn_fused_lstm_cell", _lstm_cell, key)
+        library.impl("_thnn_fused_gru_cell", _gru_cell, key)
+    for key in ("Conjugate", "Negative"):  # or a copy of a lazily conjugated tensor recurses without end
+        library.impl("_copy_from", torch.library.fallthrough_kernel, key)
+    _libraries.extend((catch_all, library))

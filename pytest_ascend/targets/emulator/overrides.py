@@ -1,0 +1,113 @@
+"""Planting faults: replace one kernel of the emulated device for a while."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+__all__ = ["Override", "active", "override"]
+
+# Operator name ("aten::cumsum") → what to call instead. Read on every kernel call, so it is a bare dict.
+active: dict[str, Override] = {}
+
+
+class Override:
+    """One replaced kernel. `calls` counts how often it ran."""
+
+    def __init__(self, op: str, kernel: Callable[..., Any]) -> None:
+        self.op, self.kernel, self.calls = op, kernel, 0
+        self.base, _, self.overload = op.partition(".")
+
+    def __call__(self, kernel: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if self.overload and (kernel.op._overloadname != self.overload):
+            return kernel.call(*args, **kwargs)
+        self.calls += 1
+        outs = [kwargs[name] for name in kernel.outs if name in kwargs]
+        plain = {name: value for name, value in kwargs.items() if name not in kernel.outs and name != "generator"}
+        result = self.kernel(*args, **plain)
+        targets = outs or [args[i] for i in kernel.alias if i is not None]
+        if not targets:
+            return result
+        # In-place and out= forms: the kernel's answer lands in the tensor that the caller named.
+        answers = result if isinstance(result, (tuple, list)) else [result]
+        for target, answer in zip(targets, answers, strict=False):
+            if target is not answer:
+                target.resize_(answer.shape).copy_(answer) if target.shape != answer.shape else target.copy_(answer)
+        return targets[0] if len(targets) == 1 else tuple(targets)
+
+
+def _operator(name: str) -> Any:
+    namespace, separator, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    if not separator or not packet:
+        raise ValueError(f"{name!r} is not an operator's name: write it as 'aten::cumsum' or 'aten::add.Tensor'")
+    try:
+        found = getattr(getattr(torch.ops, namespace), packet)
+    except AttributeError:
+        raise ValueError(f"there is no operator {namespace}::{packet}: see torch.ops.{namespace} for those there are") from None
+    if overload and overload not in found.overloads():
+        raise ValueError(f"{namespace}::{packet} has no overload {overload!r}: it has {', '.join(found.overloads())}")
+    return found
+
+
+def _variants(base: str) -> list[str]:
+    """The operator itself and its in-place twin, which a card serves with the same kernel."""
+    namespace, _, packet = base.partition("::")
+    twin = packet[:-1] if packet.endswith("_") else packet + "_"
+    return [base, f"{namespace}::{twin}"] if hasattr(getattr(torch.ops, namespace), twin) else [base]
+
+
+@contextlib.contextmanager
+def override(op: str, kernel: Callable[..., Any]) -> Iterator[Override]:
+    """Replace one kernel of the emulated device, so that anyone can plant a fault and see whether their suite catches it.
+
+    Args:
+        op: the operator, `"aten::cumsum"` (all overloads, `out=` and the in-place twin) or `"aten::add.Tensor"` (one overload).
+        kernel: called with the operator's own arguments, tensors as CPU tensors that share the device's memory, without
+            `out` and `generator`; returns CPU tensors. An in-place or `out=` call receives a copy of what it returns.
+
+    Yields:
+        An object whose `calls` counts how often the kernel ran.
+
+    Raises:
+        ValueError: no such operator, or one that torch decomposes before it reaches a device.
+    """
+    from .dispatch import is_view, kernel_of
+
+    packet = _operator(op)
+    base, _, overload = op.partition(".")
+    if is_view(packet):
+        raise ValueError(f"{base} only makes a view and has no kernel to replace")
+    overloads = [getattr(packet, o) for o in packet.overloads() if not overload or o == overload]
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    composite = [o for o in overloads if has(o.name(), "CompositeImplicitAutograd") and not has(o.name(), "PrivateUse1")]
+    if len(composite) == len(overloads):
+        hint = getattr(torch.ops.aten, "_" + base.partition("::")[2], None)
+        raise ValueError(
+            f"{base} never reaches a device: torch decomposes it first. Override what it becomes"
+            + (f", probably aten::_{base.partition('::')[2]}" if hint is not None else ", e.g. aten::addmm for a linear layer")
+        )
+    replaced = Override(op, kernel)
+    names = [base] if overload else _variants(base)
+    before = {name: active.get(name) for name in names}
+    # Composite kernels written in C++ run above the device; while the override lasts the device has one of its own.
+    library = torch.library.Library(base.partition("::")[0], "IMPL")
+    for o in overloads:
+        if has(o.name(), "CompositeExplicitAutograd") and not has(o.name(), "PrivateUse1"):
+            library.impl(o.name().partition("::")[2], kernel_of(o), "PrivateUse1")
+    active.update(dict.fromkeys(names, replaced))
+    try:
+        yield replaced
+    finally:
+        for name, previous in before.items():
+            if previous is None:
+                active.pop(name, None)
+            else:
+                active[name] = previous
+        library._destroy()
+    if not replaced.calls:
+        warnings.warn(f"the override of {op} was never called: nothing computed with it", stacklevel=3)

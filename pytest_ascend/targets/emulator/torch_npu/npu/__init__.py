@@ -1,0 +1,185 @@
+"""`torch.npu` of the emulated device: the real module's names, units and defaults."""
+
+from __future__ import annotations
+
+from typing import Any as _Any, NamedTuple as _NamedTuple
+
+import torch as _torch
+
+from ...device import machine as _machine
+from . import utils as utils
+from .backends import config as config, conv as conv, matmul as matmul
+from .memory import (
+    caching_allocator_alloc as caching_allocator_alloc,
+    empty_cache as empty_cache,
+    max_memory_allocated as max_memory_allocated,
+    max_memory_cached as max_memory_cached,
+    max_memory_reserved as max_memory_reserved,
+    mem_get_info as mem_get_info,
+    memory_allocated as memory_allocated,
+    memory_cached as memory_cached,
+    memory_reserved as memory_reserved,
+    memory_stats as memory_stats,
+    memory_stats_as_nested_dict as memory_stats_as_nested_dict,
+    memory_summary as memory_summary,
+    reset_accumulated_memory_stats as reset_accumulated_memory_stats,
+    reset_max_memory_allocated as reset_max_memory_allocated,
+    reset_max_memory_cached as reset_max_memory_cached,
+    reset_peak_memory_stats as reset_peak_memory_stats,
+    set_per_process_memory_fraction as set_per_process_memory_fraction,
+)
+from .random import (
+    get_rng_state as get_rng_state,
+    get_rng_state_all as get_rng_state_all,
+    initial_seed as initial_seed,
+    manual_seed as manual_seed,
+    manual_seed_all as manual_seed_all,
+    seed as seed,
+    seed_all as seed_all,
+    set_rng_state as set_rng_state,
+    set_rng_state_all as set_rng_state_all,
+)
+from .streams import (
+    Event as Event,
+    Stream as Stream,
+    current_stream as current_stream,
+    default_stream as default_stream,
+    set_stream as set_stream,
+    stream as stream,
+)
+from .utils import index_of as _index_of
+
+OutOfMemoryError = _torch.OutOfMemoryError
+
+
+def is_available() -> bool:
+    """Whether there is a device: always, here."""
+    return True
+
+
+def is_initialized() -> bool:
+    """Whether the device is in use; the emulated one always is."""
+    return True
+
+
+def init() -> None:
+    """Start the device; nothing to do here."""
+
+
+def _is_in_bad_fork() -> bool:
+    return False
+
+
+def device_count() -> int:
+    """Number of devices."""
+    return len(_machine.devices)
+
+
+def current_device() -> int:
+    """Index of this thread's current device."""
+    return _machine.current
+
+
+def set_device(device: _Any) -> None:
+    """Make `device` (index, string or `torch.device`) current in this thread."""
+    _machine.current = _index_of(device)
+
+
+def synchronize(device: _Any = None) -> None:
+    """Wait until the device is done; the emulated one always is."""
+    _index_of(device)
+
+
+class device:  # noqa: N801 - the real module's name
+    """Context manager that makes a device current for a while."""
+
+    def __init__(self, device: _Any) -> None:
+        self.idx = _index_of(device)
+        self.prev_idx = -1
+
+    def __enter__(self) -> None:
+        self.prev_idx, _machine.current = _machine.current, self.idx
+
+    def __exit__(self, *error: object) -> None:
+        _machine.current = self.prev_idx
+
+
+class device_of(device):  # noqa: N801 - the real module's name
+    """The same for the device of a tensor or storage."""
+
+    def __init__(self, obj: _Any) -> None:
+        super().__init__(obj.get_device() if getattr(obj, "device", None) is not None and obj.device.type == "npu" else None)
+
+
+class _Properties(_NamedTuple):
+    name: str
+    total_memory: int
+    cube_core_num: int
+    vector_core_num: int
+    L2_cache_size: int
+
+
+def get_device_name(device_name: _Any = None) -> str:
+    """The chip's name; like the real function it answers the same for every index."""
+    return _machine.soc.device_name
+
+
+def get_device_properties(device_name: _Any = None) -> _Properties:
+    """Name, memory (bytes), cores of each kind and L2 cache (bytes)."""
+    soc = _machine.soc
+    return _Properties(soc.device_name, soc.total_memory, soc.cube_cores, soc.vector_cores, soc.l2_cache)
+
+
+def get_device_capability(device: _Any = None) -> None:
+    """An NPU has no compute capability: None, as on the card."""
+
+
+def get_soc_version() -> int:
+    """torch_npu's integer for the SoC family."""
+    return _machine.soc.version
+
+
+def is_bf16_supported() -> bool:
+    """Whether bfloat16 is a compute type of this SoC."""
+    return _machine.soc.bf16
+
+
+def get_amp_supported_dtype() -> list[_torch.dtype]:
+    """Types that autocast accepts."""
+    return [_torch.float16, _torch.bfloat16] if _machine.soc.bf16 else [_torch.float16]
+
+
+def set_compile_mode(jit_compile: bool = False) -> None:
+    """Choose between compiled and binary operators; both compute the same here."""
+
+
+def use_compatible_impl(is_compatible: bool) -> None:
+    """Use the implementation that agrees with other platforms (exact `gelu`)."""
+    _machine.modes.compatible_impl = bool(is_compatible)
+
+
+def are_compatible_impl_enabled() -> bool:
+    """Whether `use_compatible_impl` is on."""
+    return _machine.modes.compatible_impl
+
+
+def clear_npu_overflow_flag() -> None:
+    """Forget that an operator overflowed."""
+    _machine.overflow = False
+
+
+def get_npu_overflow_flag() -> bool:
+    """Whether an operator overflowed since the flag was cleared; saturation mode only.
+
+    Raises:
+        RuntimeError: in INF/NAN mode, as on the card: look at the values instead.
+    """
+    if not _machine.modes.saturation:
+        raise RuntimeError("Unsupported api when soc_version >= Ascend910B1 and INF/NAN mode is on, please use isfinite on the tensors")
+    return _machine.overflow
+
+
+
+
+def __dir__() -> list[str]:
+    return sorted(name for name in globals() if not name.startswith("_") and name != "annotations")
