@@ -69,6 +69,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     lines = list(config.stash[KEY].summary())
     if len(lines) > 1:
-        terminalreporter.section("ascend")
+        terminalreporter.write_sep("=", "ascend")
     for line in lines:
         terminalreporter.write_line(line.text, **({line.colour: True} if line.colour else {}))

@@ -82,12 +82,9 @@ class AscendSession:
         return self._target
 
     def spec(self) -> str:
-        """The target's spec with ``auto`` replaced by what it stands for on this machine, to reproduce a result."""
+        """The target's spec, ``auto`` replaced by what it stands for on this machine, to reproduce a result."""
         spec = self.settings.compare or "auto"
-        if spec != "auto":
-            return spec
-        target = self.target()
-        return f"emulated:{target.describe()['soc']}" if target.emulated else target.name
+        return self.target().spec if spec == "auto" else spec
 
     # -- one item -------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ import argparse
 import dataclasses
 import math
 import os
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,19 +21,23 @@ COMPARE = "--ascend-compare"
 TARGETS = (
     "auto (a real NPU, else the emulated one)",
     "npu or npu:N",
-    "emulated or emulated:SOC",
+    "emulated or emulated:SOC, such as emulated:Ascend910A",
     "cuda or cuda:N",
     "cpu",
 )
-_TARGET = re.compile(r"auto|(npu|cuda)(:\d+)?|emulated(:\w+)?|cpu")
 CHECKPOINTS: dict[str, Any] = {"sample": None, "all": True, "none": ()}
 """Words of ``--ascend-checkpoints`` → value of ``CheckOptions.checkpoints``."""
 
 
 def target(value: str) -> str:
     """A target's spec, as it is. Raises ``argparse.ArgumentTypeError`` naming the targets there are."""
-    if not _TARGET.fullmatch(value):
-        raise argparse.ArgumentTypeError(f"{value!r} is no target: give {', '.join(TARGETS[:-1])} or {TARGETS[-1]}")
+    from pytest_ascend.targets import parse
+
+    try:
+        parse(value)
+    except ValueError:
+        known = f"{', '.join(TARGETS[:-1])} or {TARGETS[-1]}"
+        raise argparse.ArgumentTypeError(f"{value!r} is no target: give {known}") from None
     return value
 
 
@@ -99,7 +102,7 @@ class Option:
         text = f"{self.help} (ini: {self.ini})"
         if self.metavar is None:
             group.addoption(self.flag, action="store_true", default=None, dest=self.ini, help=text)
-            parser.addini(self.ini, f"Default of {self.flag}: {self.help}", type="bool", default=None)
+            parser.addini(self.ini, f"Default of {self.flag}", type="bool", default=None)
             return
         if self.const is None:
             group.addoption(self.flag, metavar=self.metavar, dest=self.ini, type=self.parse, default=None, help=text)
@@ -107,7 +110,7 @@ class Option:
             group.addoption(
                 self.flag, metavar=self.metavar, dest=self.ini, nargs="?", const=self.const, default=None, help=text
             )
-        parser.addini(self.ini, f"Default of {self.flag}: {self.help}", default=None)
+        parser.addini(self.ini, f"Default of {self.flag}", default=None)
 
     def resolve(self, config: pytest.Config) -> Any:
         """The value: command line, else ini, else ``None``. Raises ``pytest.UsageError`` for a bad one."""
@@ -244,7 +247,8 @@ def give_back_paths(args: list[str]) -> bool:
 
 def _is_tests(arg: str, pyargs: bool) -> bool:
     """Whether an argument names tests rather than a target; a known target is never a path."""
-    if _TARGET.fullmatch(arg):
-        return False
-    path = arg.partition("::")[0]
-    return "::" in arg or os.sep in arg or arg.endswith(".py") or os.path.exists(path) or pyargs
+    try:
+        target(arg)
+    except argparse.ArgumentTypeError:
+        return "::" in arg or os.sep in arg or arg.endswith(".py") or os.path.exists(arg) or pyargs
+    return False

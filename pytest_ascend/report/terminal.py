@@ -31,7 +31,8 @@ class Layer(NamedTuple):
 def header(title: str, description: Mapping[str, Any]) -> str:
     """The header line: target, versions and numeric modes out of a ``Target.describe()``."""
     parts = [f"ascend: {title}"]
-    parts += [f"{name} {version}" for name, version in (description.get("versions") or {}).items() if version]
+    versions = description.get("versions") or {}
+    parts += [f"{name} {version}" for name, version in versions.items() if name != "python"]  # pytest says python's
     if modes := describe_modes(description.get("modes") or {}):
         parts.append(modes)
     return ", ".join(parts)

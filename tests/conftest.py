@@ -1,0 +1,1 @@
+"""Of all tests: the plugin under test is only ever loaded through its entry point."""
