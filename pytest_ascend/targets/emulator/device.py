@@ -5,8 +5,10 @@ Everything mutable of the emulator lives in the one `machine` object; the rest o
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -72,6 +74,18 @@ class Device:
         """Restart this device's random stream; `seed` is any Python int."""
         self.seed = seed
         self.generator.manual_seed((seed ^ _SEED_SALT) & 0xFFFF_FFFF_FFFF_FFFF)
+
+    @contextlib.contextmanager
+    def lend_stream(self) -> Iterator[None]:
+        """Let CPU kernels that take no generator draw from this device's stream, the CPU's own left as it was."""
+        cpu = torch.default_generator
+        before = cpu.get_state()
+        cpu.set_state(self.generator.get_state())
+        try:
+            yield
+        finally:
+            self.generator.set_state(cpu.get_state())
+            cpu.set_state(before)
 
 
 class Machine:

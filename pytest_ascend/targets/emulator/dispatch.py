@@ -39,7 +39,7 @@ def is_view(packet: Any) -> bool:
 class Kernel:
     """The device's kernel for one operator overload, everything about its schema looked up beforehand."""
 
-    __slots__ = ("alias", "call", "generator", "mixed", "name", "op", "outs", "packet", "rule", "takes_device", "tensor_slots")
+    __slots__ = ("alias", "call", "generator", "mixed", "name", "op", "outs", "packet", "rule", "seeded", "takes_device", "tensor_slots")
 
     def __init__(self, op: torch._ops.OpOverload) -> None:
         schema = op._schema
@@ -47,6 +47,8 @@ class Kernel:
         arguments = list(schema.arguments)
         self.outs = tuple(a.name for a in arguments if a.is_out)
         self.generator = any(a.name == "generator" for a in arguments)
+        # Random, with no generator to hand over: it will draw from the CPU's default one.
+        self.seeded = torch.Tag.nondeterministic_seeded in op.tags and not self.generator
         self.takes_device = any(a.name == "device" for a in arguments)
         self.tensor_slots = frozenset(i for i, a in enumerate(arguments) if str(a.type) == "Tensor")
         self.mixed = self.packet in _MIXED
@@ -106,7 +108,11 @@ class Kernel:
         if self.generator and not isinstance(kwargs.get("generator"), torch.Generator):
             kwargs["generator"] = machine.devices[index].generator
         machine.kernels += 1
-        result = self._compute(call, cpu_args, kwargs, inputs)
+        if self.seeded:
+            with machine.devices[index].lend_stream():
+                result = self._compute(call, cpu_args, kwargs, inputs)
+        else:
+            result = self._compute(call, cpu_args, kwargs, inputs)
         return self._results(result, args, outs, kwargs, inputs, index)
 
     def _compute(self, call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], inputs: list[Tensor]) -> Any:

@@ -30,7 +30,7 @@ _CPU, _EXT_DEV = 1, 12
 
 _BLOCK = 512  # the caching allocator's granularity, and the size of the segments it takes from the driver
 _SEGMENT = 2 << 20
-_owners: set[_Owner] = set()
+_owners: dict[int, _Owner] = {}  # by id: comparing two of them would compare the tensors they watch
 
 
 class _Owner(weakref.ref[torch.Tensor]):
@@ -44,7 +44,7 @@ class _Owner(weakref.ref[torch.Tensor]):
 def _release(owner: Any) -> None:
     owner.device.allocated -= owner.size
     owner.device.live -= 1
-    _owners.discard(owner)
+    _owners.pop(id(owner), None)
 
 
 def _block(nbytes: int) -> int:
@@ -97,7 +97,7 @@ def to_npu(cpu: torch.Tensor, index: int) -> torch.Tensor:
     size = (nbytes + 511) // 512 * 512
     owner = _Owner(cpu, _release)
     owner.device, owner.size = device, size
-    _owners.add(owner)
+    _owners[id(owner)] = owner
     device.live += 1
     device.allocations += 1
     device.bytes_total += size

@@ -314,7 +314,7 @@ _TINY = {d: torch.finfo(d).tiny for d in (torch.float16, torch.bfloat16, torch.f
 _MOVES = frozenset(
     getattr(aten, name)
     for name in (
-        "_local_scalar_dense fill_ zero_ random_ full masked_fill_ masked_fill copy_ clone index select_scatter slice_scatter "
+        "abs neg abs_ neg_ sgn sign _local_scalar_dense fill_ zero_ random_ full masked_fill_ masked_fill copy_ clone index select_scatter slice_scatter "
         "scalar_tensor eq ne isnan isinf isfinite lt gt le ge equal cat flip roll gather index_select scatter masked_select "
         "masked_scatter where constant_pad_nd repeat_interleave tril triu nan_to_num nan_to_num_ uniform_ normal_ arange"
     ).split()

@@ -82,10 +82,14 @@ def override(op: str, kernel: Callable[..., Any]) -> Iterator[Override]:
     base, _, overload = op.partition(".")
     if is_view(packet):
         raise ValueError(f"{base} only makes a view and has no kernel to replace")
-    overloads = [getattr(packet, o) for o in packet.overloads() if not overload or o == overload]
+    overloads = [
+        o
+        for o in (getattr(packet, name) for name in packet.overloads() if not overload or name == overload)
+        if torch._C._dispatch_has_kernel(o.name())  # scalar-only overloads exist for TorchScript alone
+    ]
     has = torch._C._dispatch_has_kernel_for_dispatch_key
-    composite = [o for o in overloads if has(o.name(), "CompositeImplicitAutograd") and not has(o.name(), "PrivateUse1")]
-    if len(composite) == len(overloads):
+    functional = [o for o in overloads if not any(a.is_out for a in o._schema.arguments)] or overloads
+    if all(has(o.name(), "CompositeImplicitAutograd") and not has(o.name(), "PrivateUse1") for o in functional):
         hint = getattr(torch.ops.aten, "_" + base.partition("::")[2], None)
         raise ValueError(
             f"{base} never reaches a device: torch decomposes it first. Override what it becomes"
