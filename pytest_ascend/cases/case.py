@@ -1,0 +1,158 @@
+"""A case: one callable with concrete inputs, and its copies where it runs."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_ascend.cases.transfer import Copier, Entry
+from pytest_ascend.cases.tree import reach
+
+__all__ = ["Built", "Case", "api_name"]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A case's copy on one device, ready to be called once.
+
+    Attributes:
+        fn, args, kwargs: what to call, with what.
+        module: the copied module under test, or None when the callable isn't one (or a module's method).
+        entries: every tensor that was copied.
+        notes: what had to be changed to make the copy.
+    """
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    module: nn.Module | None
+    entries: tuple[Entry, ...]
+    notes: tuple[str, ...] = ()
+
+    def call(self) -> Any:
+        """Run it."""
+        return self.fn(*self.args, **self.kwargs)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One callable with concrete inputs.
+
+    Attributes:
+        fn: a function, module, bound method or any other callable.
+        args, kwargs: its arguments: any nesting of containers, objects, tensors, modules and plain values.
+        api: what it is called in reports.
+    """
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    api: str = ""
+
+    def __post_init__(self) -> None:
+        if not callable(self.fn):
+            raise TypeError(f"{self.fn!r} can't be called: give a function or a module, then its arguments")
+        if not self.api:
+            object.__setattr__(self, "api", api_name(self.fn))
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The module under test: the callable itself, or the module whose method it is."""
+        owner = self.fn if isinstance(self.fn, nn.Module) else getattr(self.fn, "__self__", None)
+        return owner if isinstance(owner, nn.Module) else None
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """The tensors among the arguments and closed-over variables, without those of modules."""
+        roots = (self.args, dict(self.kwargs)) if self.module is not None else (self.fn, self.args, dict(self.kwargs))
+        return tuple(found for found in reach(*roots) if isinstance(found, torch.Tensor))
+
+    @property
+    def modules(self) -> tuple[nn.Module, ...]:
+        """The modules involved: the one under test first, then those among arguments and closed-over variables."""
+        return tuple(found for found in reach(self.fn, self.args, dict(self.kwargs)) if isinstance(found, nn.Module))
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the case: its first floating argument's, else its module's, else its first tensor's."""
+        held = [tensor for module in self.modules for tensor in (*module.parameters(), *module.buffers())]
+        everything = [*self.tensors, *held]
+        floating = [t for t in everything if t.dtype.is_floating_point or t.dtype.is_complex]
+        first = next(iter(floating or everything), None)
+        return str(first.dtype).removeprefix("torch.") if first is not None else ""
+
+    def build(
+        self,
+        device: torch.device,
+        *,
+        floating: torch.dtype | None = None,
+        relaid: Mapping[int, torch.Tensor] | None = None,
+        fn: Callable[..., Any] | None = None,
+    ) -> Built:
+        """Copy everything to a device.
+
+        Args:
+            device: where tensors and modules go. When some argument lies on an accelerator, CPU arguments stay on the
+                CPU: the case then mixes devices on purpose.
+            floating: precision to promote to, or None to keep the case's own.
+            relaid: arguments to be given in another layout, ``id(tensor)`` to the re-laid tensor.
+            fn: another callable to be given the same arguments (a reference).
+
+        Raises:
+            ValueError: an argument or module can't be copied.
+        """
+        mixed = device.type != "cpu" and any(t.device.type != "cpu" for t in self.tensors)
+        copier = Copier(device, floating=floating, keep_cpu=mixed, relaid=relaid)
+        callee = self.fn if fn is None else fn
+        owner = callee if isinstance(callee, nn.Module) else getattr(callee, "__self__", None)
+        module = copier.build(owner, "module") if isinstance(owner, nn.Module) else None
+        for i, value in enumerate(self.args):  # modules first: an optimizer among the arguments refers to their weights
+            if isinstance(value, nn.Module):
+                copier.build(value, f"args[{i}]")
+        for name, value in self.kwargs.items():
+            if isinstance(value, nn.Module):
+                copier.build(value, name)
+        new = copier.build(callee, "fn")
+        args = tuple(copier.build(value, f"args[{i}]") for i, value in enumerate(self.args))
+        kwargs = {name: copier.build(value, name, name) for name, value in self.kwargs.items()}
+        return Built(new, args, kwargs, module, tuple(copier.entries), tuple(copier.notes))
+
+
+def api_name(fn: Callable[..., Any]) -> str:
+    """What a callable is called in reports.
+
+    ``torch.softmax``, ``torch.nn.functional.relu``, ``torch.Tensor.add_``, ``torch.ops.aten.add.Tensor``; a module's
+    class; ``BertModel.generate`` for a module's method; else the module and name it was defined under.
+    """
+    if isinstance(fn, nn.Module):
+        return type(fn).__name__
+    if isinstance(fn, functools.partial):
+        return api_name(fn.func)
+    if isinstance(fn, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return f"torch.ops.{fn}"
+    owner = getattr(fn, "__self__", None)
+    if isinstance(owner, nn.Module):
+        return f"{type(owner).__name__}.{getattr(fn, '__name__', '?')}"
+    if isinstance(owner, torch.Tensor):
+        return f"torch.Tensor.{getattr(fn, '__name__', '?')}"
+    known = torch.overrides.resolve_name(fn) if isinstance(fn, _TORCH_KINDS) else None
+    if known:
+        return str(known).replace("torch.functional.", "torch.")
+    name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__qualname__
+    name = name.rpartition("<locals>.")[2]
+    home = getattr(fn, "__module__", None) or getattr(type(fn), "__module__", "")
+    return f"{home}.{name}" if home and home not in ("builtins", "__main__") else str(name)
+
+
+_TORCH_KINDS = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.FunctionType,
+)

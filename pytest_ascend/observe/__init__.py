@@ -1,0 +1,1 @@
+"""What is captured while a case runs."""
