@@ -10,14 +10,12 @@ import dataclasses
 import difflib
 import os
 import shlex
-import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ascend.judge.verdict import Verdict, jsonable
 from pytest_ascend.options import CheckOptions
 from pytest_ascend.settings import COMPARE, Settings, repeat
 
@@ -123,8 +121,9 @@ class AscendSession:
         if isinstance(error, Unsupported) and report.skipped:
             path, line, _ = item.reportinfo()
             report.longrepr = (os.fspath(path), (line or 0) + 1, f"Skipped: {error}")  # the test, not our own line
-        records = item.stash.get(_RECORDS, [])
-        if records:
+        if records := item.stash.get(_RECORDS, []):
+            from pytest_ascend.judge.verdict import jsonable
+
             for record in records:
                 record["outcome"] = self._outcome(record, report, failure)
             report.ascend_results = list(records)
@@ -141,6 +140,8 @@ class AscendSession:
 
     def outcome(self, record: Record) -> str:
         """What a recorded verdict means to pytest: passed, noted, skipped, error or failed."""
+        from pytest_ascend.judge.verdict import Verdict
+
         outcome = Verdict(record["verdict"]).outcome
         return "failed" if self.settings.strict and outcome == "noted" else outcome
 
@@ -184,17 +185,16 @@ class AscendSession:
         return terminal.header(target.title(), target.describe())
 
     def summary(self) -> Iterator[Line]:
-        """The lines of the terminal section."""
+        """The lines of the terminal section; none for a run that had nothing to do with us."""
+        if not (self.results or self.compared_nothing() or self.write_error):
+            return
         from pytest_ascend.report import terminal
 
         if self.results:
             yield from terminal.summary(self.results, self.config.getoption("verbose"))
         elif self.compared_nothing():
-            yield terminal.Line(
-                f"ascend: {COMPARE} was given but nothing was compared: no test that ran called "
-                "the ascend_compare fixture",
-                "red" if self.settings.strict else "yellow",
-            )
+            text = f"ascend: {COMPARE} was given but nothing was compared: no test that ran called ascend_compare"
+            yield terminal.Line(text, "red" if self.settings.strict else "yellow")
         if self.write_error is not None:
             yield terminal.Line(self.write_error, "red")
 
@@ -248,7 +248,9 @@ def seed_everything(seed: int) -> None:
     """Seed the generators a test may draw its inputs from: random, and numpy's and torch's global ones."""
     import random
 
+    import numpy as np
+    import torch
+
     random.seed(seed)
-    for name, seeder in (("numpy.random", "seed"), ("torch", "manual_seed")):
-        if name in sys.modules:
-            getattr(sys.modules[name], seeder)(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)

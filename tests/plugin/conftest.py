@@ -13,8 +13,10 @@ import torch  # noqa: F401
 import pytest_ascend.cli
 import pytest_ascend.report.results_json
 import pytest_ascend.report.terminal
-import pytest_ascend.targets.cpu
-import pytest_ascend.targets.npu  # noqa: F401
+import pytest_ascend.targets.cpu  # noqa: F401
+from pytest_ascend.targets import resolve
+
+resolve("emulated")  # it patches torch, so it too must outlive the inner run that first asks for it
 
 PRETEND = """
 import sys
@@ -36,7 +38,8 @@ def pretend(monkeypatch):
     def pretend(verdict, layers=(), cosine=1.0, max_abs=0.0, first_divergence=None, **fields):
         def check(fn, *args, options=None, **kwargs):
             seen.append(options)
-            output = OutputResult("output", Verdict(verdict), None, "", "pass", "float32", (8,), metrics(cosine, max_abs))
+            measured = metrics(cosine, max_abs)
+            output = OutputResult("output", Verdict(verdict), None, "", "pass", "float32", (8,), measured)
             given = {"reason": f"pretended {verdict}", "api": "torch.relu", "dtype": "float32", "target": "npu:0"}
             return CheckResult(Verdict(verdict), outputs=(output,), checkpoints={c.name: c for c in layers},
                                first_divergence=first_divergence, **{**given, **fields})
