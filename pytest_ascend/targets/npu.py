@@ -115,11 +115,10 @@ class NpuTarget(Target):
         """HF32 switches and the overflow mode (``inf_nan`` or ``saturation``), once the device runs."""
         if not self._may_ask(initialised):
             return {}
-        return {
-            "hf32_matmul": _npu().matmul.allow_hf32,
-            "hf32_conv": _npu().conv.allow_hf32,
-            "overflow_mode": "inf_nan" if _npu().utils.is_support_inf_nan() else "saturation",
-        }
+        modes: dict[str, Any] = {"hf32_matmul": _npu().matmul.allow_hf32, "hf32_conv": _npu().conv.allow_hf32}
+        with contextlib.suppress(AttributeError):  # an older torch_npu can't tell
+            modes["overflow_mode"] = "inf_nan" if _npu().utils.is_support_inf_nan() else "saturation"
+        return modes
 
     def versions(self) -> dict[str, str]:
         """Versions of torch and, on a card, of torch_npu and CANN."""

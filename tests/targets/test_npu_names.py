@@ -16,6 +16,8 @@ from pytest_ascend.targets.npu import SOC_FAMILIES, soc_family
 
 ROOT = Path(__file__).parents[2]
 LIST = ROOT / "tests" / "data" / "torch_npu_names.txt"
+# torch_npu's own suite (test/test_npu.py) uses these, though its Python sources bind no such name.
+TESTED_UPSTREAM = {"OutOfMemoryError"}
 
 
 def known_names() -> set[str]:
@@ -68,7 +70,7 @@ def test_the_emulated_module_offers_only_names_of_torch_npu():
 
     resolve("emulated")
     known = known_names()
-    offered = {name for name in dir(torch.npu) if not name.startswith("_")}
+    offered = {name for name in dir(torch.npu) if name.isidentifier() and not name.startswith("_")} - TESTED_UPSTREAM
     assert len(offered) >= 20
     assert {f"torch.npu.{name}" for name in offered} - known == set()
     for name in ("Event", "Stream"):
