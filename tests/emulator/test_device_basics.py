@@ -64,14 +64,18 @@ def test_factory_functions_name_the_device():
 
 def test_printing_shows_values_and_device():
     text = str(torch.tensor([1.5, 2.5], device="npu"))
-    assert "1.5" in text and "npu:0" in text
+    assert "1.5" in text
+    assert "npu:0" in text
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64, torch.uint8])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64, torch.uint8]
+)
 def test_round_trip_keeps_values_shape_and_strides(dtype):
     x = torch.arange(12).reshape(3, 4).t().to(dtype)
     y = x.to("npu")
-    assert y.stride() == x.stride() and y.dtype == dtype
+    assert y.stride() == x.stride()
+    assert y.dtype == dtype
     assert torch.equal(y.cpu(), x)
 
 
@@ -79,7 +83,8 @@ def test_moving_copies():
     x = torch.ones(3)
     y = x.to("npu")
     y.add_(1)
-    assert x.tolist() == [1, 1, 1] and y.tolist() == [2, 2, 2]
+    assert x.tolist() == [1, 1, 1]
+    assert y.tolist() == [2, 2, 2]
 
 
 def test_module_and_tensor_have_npu_methods():
@@ -89,7 +94,8 @@ def test_module_and_tensor_have_npu_methods():
 
 def test_training_follows_the_cpu():
     cpu, npu = train("cpu"), train("npu")
-    assert npu == pytest.approx(cpu, rel=2e-3) and npu[-1] < npu[0]
+    assert npu == pytest.approx(cpu, rel=2e-3)
+    assert npu[-1] < npu[0]
 
 
 def test_training_without_hf32_is_closer_but_not_bitwise_the_cpu():
@@ -132,7 +138,8 @@ def test_grad_scaler_steps_and_backs_off():
     before = layer.weight.detach().clone()
     scaler.step(optimizer)
     scaler.update()
-    assert torch.equal(before.cpu(), layer.weight.detach().cpu()) and scaler.get_scale() == 512.0
+    assert torch.equal(before.cpu(), layer.weight.detach().cpu())
+    assert scaler.get_scale() == 512.0
 
 
 def test_state_dict_travels_between_devices():
@@ -166,7 +173,8 @@ def test_deepcopy_makes_independent_memory():
 
 def test_module_half():
     y = make_net().npu().half()(torch.randn(1, 3, 32, 32).npu().half())
-    assert y.dtype == torch.float16 and y.isfinite().all().item()
+    assert y.dtype == torch.float16
+    assert y.isfinite().all().item()
 
 
 def test_views_share_memory():
@@ -247,7 +255,8 @@ def test_dropout_keeps_its_rate_but_not_the_cpu_stream():
     cpu = F.dropout(torch.ones(10_000))
     torch.manual_seed(3)
     npu = F.dropout(torch.ones(10_000, device="npu")).cpu()
-    assert set(npu.unique().tolist()) == {0.0, 2.0} and abs(npu.mean().item() - 1) < 0.1
+    assert set(npu.unique().tolist()) == {0.0, 2.0}
+    assert abs(npu.mean().item() - 1) < 0.1
     assert not torch.equal(cpu, npu)
 
 
@@ -255,7 +264,9 @@ def test_fft_and_complex_views():
     x = torch.randn(8, dtype=torch.complex64)
     y = x.npu()
     torch.testing.assert_close(torch.fft.fft(y).cpu(), torch.fft.fft(x))
-    torch.testing.assert_close(torch.view_as_real(y.conj().resolve_conj()).cpu(), torch.view_as_real(x.conj().resolve_conj()))
+    torch.testing.assert_close(
+        torch.view_as_real(y.conj().resolve_conj()).cpu(), torch.view_as_real(x.conj().resolve_conj())
+    )
     torch.testing.assert_close((y.conj() * y).cpu(), x.conj() * x)
     assert y.imag.cpu().tolist() == x.imag.tolist()
     torch.testing.assert_close(y.conj().imag.cpu(), x.conj().imag)
@@ -268,11 +279,13 @@ def test_linear_algebra():
 
 def test_out_argument_is_resized_written_and_returned():
     out = torch.empty(0, device="npu")
-    assert torch.add(torch.ones(3).npu(), 1, out=out) is out and out.tolist() == [2, 2, 2]
+    assert torch.add(torch.ones(3).npu(), 1, out=out) is out
+    assert out.tolist() == [2, 2, 2]
     kept = torch.zeros(3, device="npu")
     pointer = kept.data_ptr()
     torch.mul(torch.ones(3, device="npu"), 4, out=kept)
-    assert kept.tolist() == [4, 4, 4] and kept.data_ptr() == pointer
+    assert kept.tolist() == [4, 4, 4]
+    assert kept.data_ptr() == pointer
 
 
 def test_out_writes_through_a_view():
@@ -284,13 +297,15 @@ def test_out_writes_through_a_view():
 def test_two_outs():
     values, indices = torch.empty(0, device="npu"), torch.empty(0, dtype=torch.long, device="npu")
     torch.max(torch.tensor([[1.0, 3.0], [5.0, 2.0]]).npu(), dim=1, out=(values, indices))
-    assert values.tolist() == [3, 5] and indices.tolist() == [1, 0]
+    assert values.tolist() == [3, 5]
+    assert indices.tolist() == [1, 0]
 
 
 def test_resize_grows_and_keeps_what_was_there():
     t = torch.arange(4.0, device="npu")
     t.resize_(2, 3)
-    assert t.shape == (2, 3) and t.flatten()[:4].tolist() == [0, 1, 2, 3]
+    assert t.shape == (2, 3)
+    assert t.flatten()[:4].tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

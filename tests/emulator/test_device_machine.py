@@ -63,7 +63,13 @@ def test_reserved_memory_and_the_cache(no_leak):
 def test_statistics_have_the_real_names(no_leak):
     t = torch.empty(128, device="npu")
     stats = torch.npu.memory_stats()
-    for name in ("allocated_bytes.all.current", "allocated_bytes.all.peak", "reserved_bytes.all.current", "allocation.all.current", "num_ooms"):
+    for name in (
+        "allocated_bytes.all.current",
+        "allocated_bytes.all.peak",
+        "reserved_bytes.all.current",
+        "allocation.all.current",
+        "num_ooms",
+    ):
         assert name in stats
     assert stats["allocated_bytes.all.current"] == torch.npu.memory_allocated()
     assert torch.npu.memory_stats_as_nested_dict()["allocation"]["all"]["current"] == stats["allocation.all.current"]
@@ -97,7 +103,8 @@ def test_two_devices_compute_and_count_apart(no_leak):
     assert torch.npu.device_count() == 2
     first, second = torch.npu.memory_allocated(0), torch.npu.memory_allocated(1)
     t = torch.ones(256, device="npu:1")
-    assert t.device.index == 1 and (t + 1).device.index == 1
+    assert t.device.index == 1
+    assert (t + 1).device.index == 1
     assert (torch.npu.memory_allocated(0), torch.npu.memory_allocated(1)) == (first, second + 1024)
     assert t.to("npu:0").device.index == 0
     del t
@@ -153,7 +160,8 @@ def test_events_measure_milliseconds_and_insist_on_order():
     x @ x
     end.record()
     torch.npu.synchronize()
-    assert end.query() and 0 < start.elapsed_time(end) < 10_000
+    assert end.query()
+    assert 0 < start.elapsed_time(end) < 10_000
     with pytest.raises(RuntimeError, match="enable_timing"):
         torch.npu.Event().elapsed_time(end)
 
@@ -165,7 +173,8 @@ def test_streams():
         y = torch.ones(2, device="npu") + 1
     assert torch.npu.current_stream() is torch.npu.default_stream()
     stream.wait_stream(torch.npu.current_stream())
-    assert stream.record_event().query() and y.tolist() == [2, 2]
+    assert stream.record_event().query()
+    assert y.tolist() == [2, 2]
 
 
 def test_seeding_repeats_and_devices_have_their_own_streams():
@@ -186,7 +195,8 @@ def test_seeding_repeats_and_devices_have_their_own_streams():
 
 def test_generators_for_the_device():
     g = torch.Generator(device="npu")
-    assert g.device == torch.device("npu:0") and isinstance(g, torch.Generator)
+    assert g.device == torch.device("npu:0")
+    assert isinstance(g, torch.Generator)
     g.manual_seed(1)
     a = torch.randn(3, generator=g, device="npu")
     g.manual_seed(1)
@@ -199,7 +209,9 @@ def test_pinned_memory():
     x = torch.randn(3)
     assert not x.is_pinned()
     p = x.pin_memory()
-    assert p.is_pinned() and torch.equal(p, x) and p.pin_memory() is p
+    assert p.is_pinned()
+    assert torch.equal(p, x)
+    assert p.pin_memory() is p
     assert p.to("npu", non_blocking=True).tolist() == p.tolist()
     with pytest.raises(RuntimeError, match="cannot pin"):
         x.npu().pin_memory()
@@ -208,17 +220,21 @@ def test_pinned_memory():
 def test_data_loader_with_pinned_memory():
     data = torch.utils.data.TensorDataset(torch.arange(4.0))
     batches = [b for (b,) in torch.utils.data.DataLoader(data, batch_size=2, pin_memory=True)]
-    assert all(b.is_pinned() for b in batches) and torch.cat(batches).tolist() == [0, 1, 2, 3]
+    assert all(b.is_pinned() for b in batches)
+    assert torch.cat(batches).tolist() == [0, 1, 2, 3]
 
 
 def test_torch_accelerator(no_leak):
     acc = torch.accelerator
-    assert acc.current_accelerator().type == "npu" and acc.is_available() and acc.device_count() == 2
+    assert acc.current_accelerator().type == "npu"
+    assert acc.is_available()
+    assert acc.device_count() == 2
     acc.synchronize()
     before = acc.memory_allocated()
     t = torch.empty(256, device="npu")
     assert acc.memory_allocated() - before == 1024 == torch.npu.memory_allocated() - before
-    assert acc.max_memory_allocated() >= before + 1024 and acc.memory_stats()["allocated_bytes.all.current"] == before + 1024
+    assert acc.max_memory_allocated() >= before + 1024
+    assert acc.memory_stats()["allocated_bytes.all.current"] == before + 1024
     del t
     torch.npu.set_device(1)
     assert acc.current_device_index() == 1
@@ -233,15 +249,18 @@ def test_names_units_and_identity():
     assert torch.npu.get_device_name() == torch.npu.get_device_name(1) == "Ascend910B3"
     assert torch.npu.get_soc_version() == 222
     properties = torch.npu.get_device_properties(0)
-    assert properties.total_memory == 64 << 30 and properties.name == "Ascend910B3"
-    assert torch.npu.is_available() and torch.npu.is_initialized()
+    assert properties.total_memory == 64 << 30
+    assert properties.name == "Ascend910B3"
+    assert torch.npu.is_available()
+    assert torch.npu.is_initialized()
 
 
 def test_import_torch_npu_works_and_says_that_it_is_emulated():
     import torch_npu
     from torch_npu.npu import utils
 
-    assert "emulated" in torch_npu.__version__ and torch_npu.npu is torch.npu is sys.modules["torch_npu.npu"]
+    assert "emulated" in torch_npu.__version__
+    assert torch_npu.npu is torch.npu is sys.modules["torch_npu.npu"]
     assert utils is torch.npu.utils
 
 
@@ -264,24 +283,31 @@ def test_unknown_soc_and_no_devices():
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     import os
 
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}, check=False
+    )
 
 
 def test_old_torch_gives_one_clear_line():
-    result = run_python("import torch; torch.__version__ = '2.6.0'\nfrom pytest_ascend.targets import emulator; emulator.install()")
-    assert result.returncode and "the emulated npu needs torch 2.13 or newer, this is 2.6.0" in result.stderr.splitlines()[-1]
+    result = run_python(
+        "import torch; torch.__version__ = '2.6.0'\nfrom pytest_ascend.targets import emulator; emulator.install()"
+    )
+    assert result.returncode
+    assert "the emulated npu needs torch 2.13 or newer, this is 2.6.0" in result.stderr.splitlines()[-1]
 
 
 def test_never_beside_the_real_torch_npu(tmp_path):
     (tmp_path / "torch_npu.py").write_text("")
     result = run_python("from pytest_ascend.targets import emulator; emulator.install()", PYTHONPATH=str(tmp_path))
-    assert result.returncode and "torch_npu is installed" in result.stderr.splitlines()[-1]
+    assert result.returncode
+    assert "torch_npu is installed" in result.stderr.splitlines()[-1]
 
 
 def test_never_over_another_backend():
     code = "import torch; torch.utils.rename_privateuse1_backend('other')\nfrom pytest_ascend.targets import emulator; emulator.install()"
     result = run_python(code)
-    assert result.returncode and "another backend (other)" in result.stderr.splitlines()[-1]
+    assert result.returncode
+    assert "another backend (other)" in result.stderr.splitlines()[-1]
 
 
 def test_environment_variables_choose_modes():

@@ -19,10 +19,17 @@ def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
 def test_four_chips_and_their_differences():
     assert set(PROFILES) == {"Ascend910A", "Ascend310P", "Ascend910B", "Ascend950"}
     a, p, b, n = (PROFILES[x] for x in ("Ascend910A", "Ascend310P", "Ascend910B", "Ascend950"))
-    assert not a.bf16 and not a.hf32 and a.overflow_modes == ("saturation",)
-    assert not p.bf16 and p.overflow_modes == ("saturation",)
-    assert b.bf16 and b.hf32 and b.overflow_modes[0] == "inf_nan" and not b.flush_subnormals
-    assert n.flush_subnormals and n.overflow_modes == ("inf_nan",)
+    assert not a.bf16
+    assert not a.hf32
+    assert a.overflow_modes == ("saturation",)
+    assert not p.bf16
+    assert p.overflow_modes == ("saturation",)
+    assert b.bf16
+    assert b.hf32
+    assert b.overflow_modes[0] == "inf_nan"
+    assert not b.flush_subnormals
+    assert n.flush_subnormals
+    assert n.overflow_modes == ("inf_nan",)
     assert profile("ascend910b") is b
     with pytest.raises(ValueError, match="Ascend910B"):
         profile("Ascend999")
@@ -34,7 +41,8 @@ def test_hf32_keeps_eleven_bits_and_rounds_to_nearest(value):
     x = torch.tensor([value], dtype=torch.float32)
     y = hf32(x)
     if not torch.isfinite(x).all():
-        assert torch.equal(torch.isnan(x), torch.isnan(y)) and (torch.isnan(x).item() or x.item() == y.item())
+        assert torch.equal(torch.isnan(x), torch.isnan(y))
+        assert torch.isnan(x).item() or x.item() == y.item()
         return
     assert y.view(torch.int32).item() & 0xFFF == 0
     if torch.isfinite(y).all() and abs(value) > 2e-38:
@@ -42,7 +50,8 @@ def test_hf32_keeps_eleven_bits_and_rounds_to_nearest(value):
 
 
 def test_hf32_is_on_for_convolution_and_off_for_matmul():
-    assert torch.npu.conv.allow_hf32 is True and torch.npu.matmul.allow_hf32 is False
+    assert torch.npu.conv.allow_hf32 is True
+    assert torch.npu.matmul.allow_hf32 is False
     a, b = torch.randn(64, 64), torch.randn(64, 64)
     exact = a.double() @ b.double()
     assert relative_error(a.npu() @ b.npu(), exact) < 1e-6
@@ -119,21 +128,28 @@ def test_reductions_take_another_order(reduce):
     for _ in range(8):  # a single number may agree by chance
         x = torch.randn(32, 8, 1000) + 0.5
         cpu, npu, exact = reduce(x), reduce(x.npu()).cpu(), reduce(x.double())
-        assert npu.shape == cpu.shape and npu.dtype == cpu.dtype
+        assert npu.shape == cpu.shape
+        assert npu.dtype == cpu.dtype
         torch.testing.assert_close(npu.double(), exact, rtol=1e-5, atol=1e-4)
         differs |= not torch.equal(cpu, npu)
     assert differs, "the emulated reduction has the CPU's order: it exercises no tolerance"
 
 
-@pytest.mark.parametrize("shape,dims,keepdim", [((3, 130), [1], True), ((130, 3), [0], False), ((5, 7, 65), [0, 2], True), ((200,), [], False)])
+@pytest.mark.parametrize(
+    ("shape", "dims", "keepdim"),
+    [((3, 130), [1], True), ((130, 3), [0], False), ((5, 7, 65), [0, 2], True), ((200,), [], False)],
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", ["sum", "mean"])
 def test_sum_and_mean_shapes_and_types(shape, dims, keepdim, dtype, name):
     x = torch.randn(shape).to(dtype)
     want = getattr(torch, name)(x.double(), dims or None, keepdim=keepdim)
     got = getattr(torch, name)(x.npu(), dims or None, keepdim=keepdim).cpu()
-    assert got.shape == want.shape and got.dtype == dtype
-    torch.testing.assert_close(got.double(), want, rtol=torch.finfo(dtype).eps * 2, atol=1e-2 if dtype != torch.float32 else 1e-4)
+    assert got.shape == want.shape
+    assert got.dtype == dtype
+    torch.testing.assert_close(
+        got.double(), want, rtol=torch.finfo(dtype).eps * 2, atol=1e-2 if dtype != torch.float32 else 1e-4
+    )
 
 
 def test_sums_with_another_result_type_and_of_integers():
@@ -187,7 +203,8 @@ def test_inf_nan_mode_gives_infinities_and_has_no_flag():
 def test_saturation_does_not_touch_data_movement():
     emulator.install("Ascend910A")
     x = torch.tensor([float("inf"), float("nan"), 1.0]).npu()
-    assert torch.isinf(x.clone()).any().item() and torch.isnan(x[[0, 1, 2]]).any().item()
+    assert torch.isinf(x.clone()).any().item()
+    assert torch.isnan(x[[0, 1, 2]]).any().item()
 
 
 def test_subnormals_are_flushed_on_950_with_their_sign():
@@ -196,10 +213,19 @@ def test_subnormals_are_flushed_on_950_with_their_sign():
     assert torch.equal(kept, x)
     emulator.install("Ascend950")
     flushed = (x.npu() * 1).cpu()
-    assert flushed.tolist() == [0.0, -0.0, 1.0] and torch.signbit(flushed).tolist() == [False, True, False]
+    assert flushed.tolist() == [0.0, -0.0, 1.0]
+    assert torch.signbit(flushed).tolist() == [False, True, False]
 
 
-@pytest.mark.parametrize("call", [lambda x: x @ x, lambda x: torch.bmm(x[None], x[None]), lambda x: F.linear(x, x, x[0]), lambda x: F.conv2d(x[None, None], x[None, None])])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x @ x,
+        lambda x: torch.bmm(x[None], x[None]),
+        lambda x: F.linear(x, x, x[0]),
+        lambda x: F.conv2d(x[None, None], x[None, None]),
+    ],
+)
 def test_float64_is_no_cube_type(call):
     with pytest.raises(RuntimeError, match=r"aten::\w+.*float64.*not supported.*Ascend910B"):
         call(torch.ones(3, 3, dtype=torch.float64).npu())
@@ -225,7 +251,9 @@ def test_numerics_can_be_switched_off_to_debug():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda d: F.nll_loss(torch.zeros(2, 3, device=d).log_softmax(-1), torch.tensor([0, 1], dtype=torch.int32, device=d)),
+        lambda d: F.nll_loss(
+            torch.zeros(2, 3, device=d).log_softmax(-1), torch.tensor([0, 1], dtype=torch.int32, device=d)
+        ),
         lambda d: F.one_hot(torch.tensor([0, 2], dtype=torch.int32, device=d)),
         lambda d: torch.cdist(torch.ones(2, 3, device=d).half(), torch.zeros(2, 3, device=d).half()),
         lambda d: F.interpolate(torch.ones(1, 1, 4, 4, device=d).half(), scale_factor=2, mode="bilinear"),

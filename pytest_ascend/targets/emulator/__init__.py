@@ -73,7 +73,9 @@ def _check_place() -> None:
     import sys
 
     if "torch_npu" in sys.modules or importlib.util.find_spec("torch_npu") is not None:
-        raise EmulatorUnavailable("torch_npu is installed: the real device is used, and the emulated one never beside it")
+        raise EmulatorUnavailable(
+            "torch_npu is installed: the real device is used, and the emulated one never beside it"
+        )
     try:
         import torch
     except ImportError:
@@ -85,7 +87,9 @@ def _check_place() -> None:
         )
     taken = torch._C._get_privateuse1_backend_name()
     if taken not in ("privateuseone", "npu") or hasattr(torch, "npu"):
-        raise EmulatorUnavailable(f"another backend ({taken}) is loaded as torch's extra device: the emulated npu can't be added")
+        raise EmulatorUnavailable(
+            f"another backend ({taken}) is loaded as torch's extra device: the emulated npu can't be added"
+        )
 
 
 def profile() -> SoC:

@@ -85,7 +85,13 @@ def retry(kernel: Any, error: Exception, call: Callable[..., Any], args: list[An
                 kwargs[name] = wide[name].to(out.dtype)
             return result
         requested = kwargs.get("dtype")
-        return result if requested is not None else _cast(result, narrow) if not isinstance(result, tuple) else tuple(_cast(list(result), narrow))
+        return (
+            result
+            if requested is not None
+            else _cast(result, narrow)
+            if not isinstance(result, tuple)
+            else tuple(_cast(list(result), narrow))
+        )
     raise error
 
 

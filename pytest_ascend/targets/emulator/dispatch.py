@@ -24,10 +24,21 @@ CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
 # These only make or change a view: torch's CPU kernel edits metadata and never looks at memory.
 _VIEWS = frozenset(
-    {aten.as_strided, aten.view, aten._reshape_alias, aten.unfold, aten.view_as_real, aten.view_as_complex, aten.set_, aten.is_set_to}
+    {
+        aten.as_strided,
+        aten.view,
+        aten._reshape_alias,
+        aten.unfold,
+        aten.view_as_real,
+        aten.view_as_complex,
+        aten.set_,
+        aten.is_set_to,
+    }
 )
 # CPU tensors of one or more dimensions are accepted beside npu ones here, on a card as well (indices).
-_MIXED = frozenset({aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index, aten.tensor_split})
+_MIXED = frozenset(
+    {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index, aten.tensor_split}
+)
 _SCALARS = (int, float, complex)
 
 
@@ -39,7 +50,20 @@ def is_view(packet: Any) -> bool:
 class Kernel:
     """The device's kernel for one operator overload, everything about its schema looked up beforehand."""
 
-    __slots__ = ("alias", "call", "generator", "mixed", "name", "op", "outs", "packet", "rule", "seeded", "takes_device", "tensor_slots")
+    __slots__ = (
+        "alias",
+        "call",
+        "generator",
+        "mixed",
+        "name",
+        "op",
+        "outs",
+        "packet",
+        "rule",
+        "seeded",
+        "takes_device",
+        "tensor_slots",
+    )
 
     def __init__(self, op: torch._ops.OpOverload) -> None:
         schema = op._schema
@@ -61,7 +85,9 @@ class Kernel:
             if a.alias_info is not None and a.alias_info.is_write and not a.is_out and a.alias_info.before_set
         }
         self.alias: tuple[int | None, ...] = tuple(
-            writes.get(next(iter(r.alias_info.before_set), "")) if r.alias_info is not None and r.alias_info.is_write else None
+            writes.get(next(iter(r.alias_info.before_set), ""))
+            if r.alias_info is not None and r.alias_info.is_write
+            else None
             for r in schema.returns
         )
 
@@ -123,12 +149,15 @@ class Kernel:
         modes = machine.modes
         rule = self.rule if modes.numerics else None
         try:
-            if rule is not None:
-                result = rule(call, args, kwargs)
-            else:
-                result = call(*args, **kwargs)
+            result = rule(call, args, kwargs) if rule is not None else call(*args, **kwargs)
         except (RuntimeError, NotImplementedError, ValueError, IndexError, TypeError) as error:
-            result = accepts.retry(self, error, call if rule is None else _ruled(rule, call), args, kwargs)
+            ruled = call if rule is None else _ruled(rule, call)
+            if "not resizable" in str(error) and self.outs:
+                # An `out` that must grow: compute into memory of its own, which the caller's tensor then adopts.
+                kwargs.update({name: torch.empty(0, dtype=kwargs[name].dtype) for name in self.outs if name in kwargs})
+                result = ruled(*args, **kwargs)
+            else:
+                result = accepts.retry(self, error, ruled, args, kwargs)
         if (modes.saturation or machine.soc.flush_subnormals or not machine.soc.bf16) and modes.numerics:
             numerics.chip_limits(self, inputs, result)
         return result
@@ -154,7 +183,9 @@ class Kernel:
             converted.append(a)
         return converted, index
 
-    def _keywords(self, kwargs: dict[str, Any], inputs: list[Tensor], index: int) -> tuple[dict[str, Tensor] | None, int]:
+    def _keywords(
+        self, kwargs: dict[str, Any], inputs: list[Tensor], index: int
+    ) -> tuple[dict[str, Tensor] | None, int]:
         outs: dict[str, Tensor] | None = None
         for name, a in kwargs.items():
             if isinstance(a, Tensor):
@@ -181,7 +212,13 @@ class Kernel:
         return outs, index
 
     def _results(
-        self, result: Any, args: tuple[Any, ...], outs: dict[str, Tensor] | None, kwargs: dict[str, Any], inputs: list[Tensor], index: int
+        self,
+        result: Any,
+        args: tuple[Any, ...],
+        outs: dict[str, Tensor] | None,
+        kwargs: dict[str, Any],
+        inputs: list[Tensor],
+        index: int,
     ) -> Any:
         if outs is not None:
             returned = [self._write_out(outs[name], kwargs[name]) for name in self.outs if name in outs]
@@ -218,13 +255,11 @@ class Kernel:
     def _write_out(npu: Any, cpu: Any) -> Any:
         if isinstance(npu, (list, tuple)):
             return npu
-        alias = to_cpu(npu)
-        if alias.data_ptr() == cpu.data_ptr() and alias.shape == cpu.shape:
-            return npu
-        if alias.shape == cpu.shape:
-            alias.copy_(cpu)
-            return npu
-        return adopt(npu, cpu.to(npu.dtype))
+        if npu.shape != cpu.shape:
+            return adopt(npu, cpu.to(npu.dtype))
+        if npu.data_ptr() != cpu.data_ptr():
+            to_cpu(npu).copy_(cpu)
+        return npu
 
     @staticmethod
     def _fresh(cpu: Tensor, inputs: list[Tensor], index: int) -> Tensor:

@@ -56,7 +56,7 @@ def _index(device: Any) -> int:
 
 def _patch_storage() -> None:
     """There is no C++ allocator to make an `npu` storage with: `UntypedStorage(n, device="npu")` would crash."""
-    make = torch.UntypedStorage.__new__
+    make: Any = torch.UntypedStorage.__new__
 
     def new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
         if _is_npu(device):
@@ -64,7 +64,7 @@ def _patch_storage() -> None:
             return to_npu(torch.empty(size, dtype=torch.uint8, device="cpu"), _index(device)).untyped_storage()
         return make(cls, *args, **kwargs) if device is None else make(cls, *args, device=device, **kwargs)
 
-    torch.UntypedStorage.__new__ = new  # type: ignore[assignment]
+    torch.UntypedStorage.__new__ = new  # type: ignore[method-assign]
 
 
 # ------------------------------------------------------------------------------------------------ random generators
@@ -107,7 +107,7 @@ def _patch_generator() -> None:
             return plain() if device is None else plain(device=device)
 
     Generator.__module__, Generator.__qualname__ = "torch", "Generator"
-    torch.Generator = Generator  # type: ignore[misc,assignment]
+    torch.Generator = Generator  # type: ignore[misc]
 
 
 # ------------------------------------------------------------------------------------------------ pinned memory
@@ -131,8 +131,8 @@ def _patch_pinning() -> None:
     def is_pinned(self: torch.Tensor, device: Any = None) -> bool:
         return self.device.type == "cpu" and self.untyped_storage().data_ptr() in _pinned_pointers
 
-    torch.Tensor.pin_memory = pin_memory  # type: ignore[method-assign,assignment]
-    torch.Tensor.is_pinned = is_pinned  # type: ignore[method-assign,assignment]
+    tensor: Any = torch.Tensor
+    tensor.pin_memory, tensor.is_pinned = pin_memory, is_pinned
 
 
 # ------------------------------------------------------------------------------------------------ torch.accelerator

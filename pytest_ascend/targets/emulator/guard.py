@@ -48,7 +48,7 @@ def _synchronize(_guard: int, _index: int) -> None:
 
 
 _pointer = ctypes.c_void_p
-_REPLACED = {
+_REPLACED: dict[str, tuple[Any, Any]] = {
     "getDevice": (ctypes.CFUNCTYPE(ctypes.c_uint16, _pointer), _get_device),
     "setDevice": (ctypes.CFUNCTYPE(None, _pointer, ctypes.c_uint16), _set_device),
     "deviceCount": (ctypes.CFUNCTYPE(ctypes.c_int8, _pointer), _device_count),
@@ -79,7 +79,9 @@ def allow_several_devices() -> bool:
     table = _pointer.from_address(guard)
     entries = (_pointer * len(names)).from_address(table.value or 0)
     ask = ctypes.CFUNCTYPE(ctypes.c_int8, _pointer)
-    if ask(entries[slots["type"]] or 0)(guard) != _PRIVATE_USE_1 or ask(entries[slots["deviceCount"]] or 0)(guard) not in (0, 1):
+    if ask(entries[slots["type"]] or 0)(guard) != _PRIVATE_USE_1 or ask(entries[slots["deviceCount"]] or 0)(
+        guard
+    ) not in (0, 1):
         return False
     word = ctypes.sizeof(_pointer)
     # Two words before the entries (offset to top, type information), two after them (the destructors).

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from .device import machine
-from .dispatch import CPU_KEYS, Kernel, fallback, is_view, kernel_of
-from .memory import adopt, check_room, to_cpu, to_npu
+from .dispatch import Kernel, fallback, is_view, kernel_of
+from .memory import adopt, check_room, restride, to_cpu, to_npu
 
 __all__ = ["register"]
 
 aten = torch.ops.aten
-_libraries: list[torch.library.Library] = []
+Library: Any = torch.library.Library
+_libraries: list[Any] = []
 
 
 def _index(device: torch.device | None) -> int:
@@ -68,7 +69,9 @@ def _empty_strided(
     if cpu.untyped_storage().nbytes() == cpu.nbytes:
         return to_npu(cpu, index)
     # Strides with gaps or overlap: make the storage, then the view over it.
-    flat = to_npu(torch.empty(cpu.untyped_storage().nbytes() // cpu.element_size(), dtype=cpu.dtype, device="cpu"), index)
+    flat = to_npu(
+        torch.empty(cpu.untyped_storage().nbytes() // cpu.element_size(), dtype=cpu.dtype, device="cpu"), index
+    )
     return flat.as_strided(size, stride)
 
 
@@ -101,9 +104,7 @@ def _resize(self: Tensor, size: Any, *, memory_format: torch.memory_format | Non
         flat[: old.numel()].copy_(old)
         return adopt(self, grown)
     shape = torch.empty(size, device="meta", memory_format=memory_format or torch.contiguous_format)
-    set_ = aten.set_.source_Storage_storage_offset
-    set_.redispatch(CPU_KEYS, self, self.untyped_storage(), self.storage_offset(), list(size), shape.stride())
-    return self
+    return restride(self, self.untyped_storage(), self.storage_offset(), list(size), shape.stride())
 
 
 def _record_stream(self: Tensor, stream: Any) -> None:
@@ -114,12 +115,23 @@ def _is_pinned(self: Tensor, device: Any = None) -> bool:
     return False
 
 
-def _convolution(x: Tensor, w: Tensor, b: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, out_pad: Any, groups: int) -> Tensor:
+def _convolution(
+    x: Tensor, w: Tensor, b: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, out_pad: Any, groups: int
+) -> Tensor:
     return kernel_of(aten.convolution.default)(x, w, b, stride, padding, dilation, transposed, out_pad, groups)  # type: ignore[no-any-return]
 
 
 def _convolution_backward(
-    grad: Tensor, x: Tensor, w: Tensor, stride: Any, padding: Any, dilation: Any, transposed: bool, out_pad: Any, groups: int, mask: Any
+    grad: Tensor,
+    x: Tensor,
+    w: Tensor,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    out_pad: Any,
+    groups: int,
+    mask: Any,
 ) -> Any:
     bias = [w.size(1) * groups if transposed else w.size(0)] if mask[2] else None
     return kernel_of(aten.convolution_backward.default)(
@@ -127,15 +139,21 @@ def _convolution_backward(
     )
 
 
-def _lstm_cell(gates_x: Tensor, gates_h: Tensor, c: Tensor, bias_x: Tensor | None = None, bias_h: Tensor | None = None) -> Any:
+def _lstm_cell(
+    gates_x: Tensor, gates_h: Tensor, c: Tensor, bias_x: Tensor | None = None, bias_h: Tensor | None = None
+) -> Any:
     """`_thnn_fused_lstm_cell` in elementary operators, so that autograd needs no workspace of the fused kernel."""
-    gates = gates_x + gates_h if bias_x is None else gates_x + gates_h + bias_x + bias_h
+    gates = gates_x + gates_h
+    if bias_x is not None and bias_h is not None:
+        gates = gates + bias_x + bias_h
     i, f, g, o = gates.chunk(4, 1)
     cell = f.sigmoid() * c + i.sigmoid() * g.tanh()
     return o.sigmoid() * cell.tanh(), cell, gates
 
 
-def _gru_cell(gates_x: Tensor, gates_h: Tensor, h: Tensor, bias_x: Tensor | None = None, bias_h: Tensor | None = None) -> Any:
+def _gru_cell(
+    gates_x: Tensor, gates_h: Tensor, h: Tensor, bias_x: Tensor | None = None, bias_h: Tensor | None = None
+) -> Any:
     """`_thnn_fused_gru_cell` in elementary operators."""
     if bias_x is not None and bias_h is not None:
         gates_x, gates_h = gates_x + bias_x, gates_h + bias_h
@@ -157,7 +175,13 @@ _BY_HAND = {
     "convolution_backward_overrideable": _convolution_backward,
 }
 # Fused kernels that torch would otherwise decompose differently, or not at all, on an unknown device.
-_DIRECT = ("native_layer_norm", "native_layer_norm_backward", "native_group_norm", "native_dropout", "native_dropout_backward")
+_DIRECT = (
+    "native_layer_norm",
+    "native_layer_norm_backward",
+    "native_group_norm",
+    "native_dropout",
+    "native_dropout_backward",
+)
 
 
 def _overload(name: str) -> torch._ops.OpOverload | None:
@@ -174,9 +198,9 @@ def register() -> None:
     Operators with a structured kernel are registered one by one: through the fallback they would arrive as an `empty` and
     an `.out` call, twice the work. So is everything the CPU has a kernel for, which saves the fallback's look-up.
     """
-    catch_all = torch.library.Library("_", "IMPL")
+    catch_all: Any = Library("_", "IMPL")
     catch_all.fallback(fallback, "PrivateUse1")
-    library = torch.library.Library("aten", "IMPL")
+    library: Any = Library("aten", "IMPL")
     for name, function in _BY_HAND.items():
         library.impl(name, function, "PrivateUse1")
     has = torch._C._dispatch_has_kernel_for_dispatch_key

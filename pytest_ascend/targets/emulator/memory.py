@@ -16,15 +16,26 @@ import torch
 
 from .device import Device, machine
 
-__all__ = ["OutOfMemoryError", "adopt", "check_room", "empty_cache", "reset_peak", "reserve", "statistics", "to_cpu", "to_npu"]
+__all__ = [
+    "OutOfMemoryError",
+    "adopt",
+    "check_room",
+    "empty_cache",
+    "reserve",
+    "reset_peak",
+    "restride",
+    "statistics",
+    "to_cpu",
+    "to_npu",
+]
 
 OutOfMemoryError: type[RuntimeError] = torch.OutOfMemoryError
 
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 _device_field = ctypes.c_int64.from_address  # device_type in the low half, device_id in the high half
-_to_dlpack: Any = torch._C._to_dlpack  # type: ignore[attr-defined]
-_from_dlpack: Any = torch._C._from_dlpack  # type: ignore[attr-defined]
+_to_dlpack: Any = torch._C._to_dlpack
+_from_dlpack: Any = torch._C._from_dlpack
 _NAME = b"dltensor"
 _CPU, _EXT_DEV = 1, 12
 
@@ -133,13 +144,22 @@ def _lazy_alias(npu: torch.Tensor) -> torch.Tensor:
     return torch._neg_view(alias) if neg else alias
 
 
-def adopt(npu: torch.Tensor, cpu: torch.Tensor) -> torch.Tensor:
-    """Make the tensor object `npu` refer to the memory of `cpu` (shape and all), as a resize on the device would."""
-    fresh = to_npu(cpu.contiguous(), npu.get_device())
+def restride(npu: torch.Tensor, storage: torch.UntypedStorage, offset: Any, size: Any, stride: Any) -> torch.Tensor:
+    """Point the tensor object `npu` at a window of a storage of its device."""
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-    set_ = torch.ops.aten.set_.source_Storage_storage_offset
-    set_.redispatch(keys, npu, fresh.untyped_storage(), 0, fresh.shape, fresh.stride())
+    torch.ops.aten.set_.source_Storage_storage_offset.redispatch(keys, npu, storage, offset, size, stride)
     return npu
+
+
+def adopt(npu: torch.Tensor, cpu: torch.Tensor) -> torch.Tensor:
+    """Make the tensor object `npu` take the values and shape of `cpu`, as a resize on the device would.
+
+    `cpu` is either an alias of `npu` that a kernel resized in place, or memory of its own, which is taken over.
+    """
+    if cpu.data_ptr() == npu.data_ptr():
+        return restride(npu, npu.untyped_storage(), npu.storage_offset(), cpu.shape, cpu.stride())
+    fresh = to_npu(cpu.contiguous(), npu.get_device())
+    return restride(npu, fresh.untyped_storage(), 0, fresh.shape, fresh.stride())
 
 
 def reserve(device: Device) -> None:

@@ -48,7 +48,12 @@ def _unsupported(name: str, dtype: torch.dtype) -> RuntimeError:
 
 
 def _acl_name(dtype: torch.dtype) -> str:
-    names = {torch.float64: "DOUBLE", torch.bfloat16: "BFLOAT16", torch.complex64: "COMPLEX64", torch.complex128: "COMPLEX128"}
+    names = {
+        torch.float64: "DOUBLE",
+        torch.bfloat16: "BFLOAT16",
+        torch.complex64: "COMPLEX64",
+        torch.complex128: "COMPLEX128",
+    }
     return names.get(dtype, str(dtype).removeprefix("torch.").upper())
 
 
@@ -88,12 +93,12 @@ def _cube(first_factor: int, split: Callable[..., Any] | None) -> Rule:
         if dtype is torch.float32:
             if machine.modes.hf32_matmul:
                 args[first_factor], args[first_factor + 1] = hf32(factor), hf32(args[first_factor + 1])
-            if split is not None and factor.shape[-1] >= _SPLIT_K and not kwargs.get("out", None).__class__ is Tensor:
+            if split is not None and factor.shape[-1] >= _SPLIT_K and kwargs.get("out").__class__ is not Tensor:
                 return split(call, args, kwargs)
             return call(*args, **kwargs)
         if dtype in _HALF:
             return _in_float32(call, args, kwargs, dtype)
-        if dtype is torch.float64 or dtype.is_complex and dtype is not torch.complex64:
+        if dtype is torch.float64 or (dtype.is_complex and dtype is not torch.complex64):
             raise _unsupported(_name(call), dtype)
         return call(*args, **kwargs)
 
@@ -154,7 +159,7 @@ def _convolution(call: Callable[..., Any], args: list[Any], kwargs: dict[str, An
             args = [hf32(a) if isinstance(a, Tensor) and a.dim() > 1 and a.dtype is torch.float32 else a for a in args]
     elif dtype in _HALF and dtype is not None:
         return _in_float32(call, args, kwargs, dtype)
-    elif dtype is torch.float64 or dtype is not None and dtype.is_complex:
+    elif dtype is torch.float64 or (dtype is not None and dtype.is_complex):
         raise _unsupported(_name(call), dtype)
     return call(*args, **kwargs)
 
@@ -169,7 +174,8 @@ def _blocked_sum(x: Tensor, dim: int, keepdim: bool) -> Tensor:
     whole = n // _LANES * _LANES
     if n <= _LANES:
         return x.sum(dim, keepdim=keepdim, dtype=accumulate)
-    lanes = x.narrow(dim, 0, whole).unflatten(dim, (whole // _LANES, _LANES)).sum(dim, dtype=accumulate)
+    shape = (*x.shape[:dim], whole // _LANES, _LANES, *x.shape[dim + 1 :])
+    lanes = x.narrow(dim, 0, whole).reshape(shape).sum(dim, dtype=accumulate)
     total = lanes.sum(dim, keepdim=keepdim)
     if whole < n:
         total.add_(x.narrow(dim, whole, n - whole).sum(dim, keepdim=keepdim, dtype=accumulate))
@@ -189,7 +195,13 @@ def _sum(mean: bool) -> Rule:
         x = args[0]
         out, dtype = kwargs.get("out"), kwargs.get("dtype")
         result_type = dtype or x.dtype
-        if not x.is_floating_point() or x.dtype is torch.float64 or result_type is torch.float64 or not x.dim() or out is not None:
+        if (
+            not x.is_floating_point()
+            or x.dtype is torch.float64
+            or result_type is torch.float64
+            or not x.dim()
+            or out is not None
+        ):
             return call(*args, **kwargs)
         if not result_type.is_floating_point or x.dtype not in (torch.float32, *_HALF):
             return call(*args, **kwargs)
@@ -221,7 +233,13 @@ def _sum(mean: bool) -> Rule:
 def _softmax(log: bool) -> Rule:
     def rule(call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
         x, dim = args[0], args[1]
-        if "out" in kwargs or x.dtype not in (torch.float32, *_HALF) or not x.dim() or x.shape[dim] <= _LANES or not x.numel():
+        if (
+            "out" in kwargs
+            or x.dtype not in (torch.float32, *_HALF)
+            or not x.dim()
+            or x.shape[dim] <= _LANES
+            or not x.numel()
+        ):
             return call(*args, **kwargs)
         wide = call(x.float() if x.dtype in _HALF else x, dim, False)
         if log:
@@ -272,7 +290,22 @@ def _gelu(call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> 
     return call(*args, **kwargs)
 
 
+def _fused(call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Several steps in one kernel (x + alpha * y and its kin): bfloat16 isn't the vector unit's own type, so they run in
+    float32 and round once at the end; float16 is, and rounds at every step as on the CPU."""
+    dtype = args[0].dtype if isinstance(args[0], Tensor) else None
+    if dtype is not torch.bfloat16 or any(isinstance(a, Tensor) and a.dtype is not dtype for a in args):
+        return call(*args, **kwargs)
+    return _in_float32(call, args, kwargs, dtype)
+
+
+def _scaled(call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return _fused(call, args, kwargs) if kwargs.get("alpha", 1) != 1 else call(*args, **kwargs)
+
+
 _RULES: dict[Any, Rule] = {
+    **dict.fromkeys((aten.add, aten.add_, aten.sub, aten.sub_, aten.rsub), _scaled),
+    **dict.fromkeys((aten.addcmul, aten.addcmul_, aten.addcdiv, aten.addcdiv_, aten.lerp, aten.lerp_), _fused),
     aten.mm: _cube(0, _split_mm),
     aten.bmm: _cube(0, _split_bmm),
     aten.addmm: _cube(1, _split_addmm),
@@ -313,11 +346,55 @@ _TINY = {d: torch.finfo(d).tiny for d in (torch.float16, torch.bfloat16, torch.f
 # Operators that move or make values rather than compute them: no overflow, no flush, any dtype.
 _MOVES = frozenset(
     getattr(aten, name)
-    for name in (
-        "abs neg abs_ neg_ sgn sign _local_scalar_dense fill_ zero_ random_ full masked_fill_ masked_fill copy_ clone index select_scatter slice_scatter "
-        "scalar_tensor eq ne isnan isinf isfinite lt gt le ge equal cat flip roll gather index_select scatter masked_select "
-        "masked_scatter where constant_pad_nd repeat_interleave tril triu nan_to_num nan_to_num_ uniform_ normal_ arange"
-    ).split()
+    for name in [
+        "abs",
+        "neg",
+        "abs_",
+        "neg_",
+        "sgn",
+        "sign",
+        "_local_scalar_dense",
+        "fill_",
+        "zero_",
+        "random_",
+        "full",
+        "masked_fill_",
+        "masked_fill",
+        "copy_",
+        "clone",
+        "index",
+        "select_scatter",
+        "slice_scatter",
+        "scalar_tensor",
+        "eq",
+        "ne",
+        "isnan",
+        "isinf",
+        "isfinite",
+        "lt",
+        "gt",
+        "le",
+        "ge",
+        "equal",
+        "cat",
+        "flip",
+        "roll",
+        "gather",
+        "index_select",
+        "scatter",
+        "masked_select",
+        "masked_scatter",
+        "where",
+        "constant_pad_nd",
+        "repeat_interleave",
+        "tril",
+        "triu",
+        "nan_to_num",
+        "nan_to_num_",
+        "uniform_",
+        "normal_",
+        "arange",
+    ]
     if hasattr(aten, name)
 )
 

@@ -11,6 +11,8 @@ import torch
 
 __all__ = ["Override", "active", "override"]
 
+Library: Any = torch.library.Library
+
 # Operator name ("aten::cumsum") → what to call instead. Read on every kernel call, so it is a bare dict.
 active: dict[str, Override] = {}
 
@@ -48,7 +50,9 @@ def _operator(name: str) -> Any:
     try:
         found = getattr(getattr(torch.ops, namespace), packet)
     except AttributeError:
-        raise ValueError(f"there is no operator {namespace}::{packet}: see torch.ops.{namespace} for those there are") from None
+        raise ValueError(
+            f"there is no operator {namespace}::{packet}: see torch.ops.{namespace} for those there are"
+        ) from None
     if overload and overload not in found.overloads():
         raise ValueError(f"{namespace}::{packet} has no overload {overload!r}: it has {', '.join(found.overloads())}")
     return found
@@ -93,13 +97,17 @@ def override(op: str, kernel: Callable[..., Any]) -> Iterator[Override]:
         hint = getattr(torch.ops.aten, "_" + base.partition("::")[2], None)
         raise ValueError(
             f"{base} never reaches a device: torch decomposes it first. Override what it becomes"
-            + (f", probably aten::_{base.partition('::')[2]}" if hint is not None else ", e.g. aten::addmm for a linear layer")
+            + (
+                f", probably aten::_{base.partition('::')[2]}"
+                if hint is not None
+                else ", e.g. aten::addmm for a linear layer"
+            )
         )
     replaced = Override(op, kernel)
     names = [base] if overload else _variants(base)
     before = {name: active.get(name) for name in names}
     # Composite kernels written in C++ run above the device; while the override lasts the device has one of its own.
-    library = torch.library.Library(base.partition("::")[0], "IMPL")
+    library: Any = Library(base.partition("::")[0], "IMPL")
     for o in overloads:
         if has(o.name(), "CompositeExplicitAutograd") and not has(o.name(), "PrivateUse1"):
             library.impl(o.name().partition("::")[2], kernel_of(o), "PrivateUse1")

@@ -54,7 +54,20 @@ PROFILES: dict[str, SoC] = {
         #   name          device_name       ver  bf16   hf32   overflow modes              flush  tanh   memory    cube vec  L2
         SoC("Ascend910A", "Ascend910A", 101, False, False, ("saturation",), False, True, 32 * GIB, 32, 32, 32 << 20),
         SoC("Ascend310P", "Ascend310P3", 202, False, False, ("saturation",), False, True, 24 * GIB, 8, 7, 16 << 20),
-        SoC("Ascend910B", "Ascend910B3", 222, True, True, ("inf_nan", "saturation"), False, True, 64 * GIB, 20, 40, 192 << 20),
+        SoC(
+            "Ascend910B",
+            "Ascend910B3",
+            222,
+            True,
+            True,
+            ("inf_nan", "saturation"),
+            False,
+            True,
+            64 * GIB,
+            20,
+            40,
+            192 << 20,
+        ),
         SoC("Ascend950", "Ascend950", 260, True, True, ("inf_nan",), True, False, 128 * GIB, 32, 64, 128 << 20),
     )
 }
