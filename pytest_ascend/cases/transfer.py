@@ -21,7 +21,7 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 
 from pytest_ascend.cases.tree import Rebuilder, reach
 
-__all__ = ["Copier", "Entry", "same_bits"]
+__all__ = ["Copier", "Entry", "flat_storage", "same_bits"]
 
 _ACCELERATOR = re.compile(r"(npu|cuda|xpu|mps|privateuseone)(:\d+)?")
 
@@ -91,6 +91,14 @@ def _flat(value: torch.Tensor) -> torch.Tensor:
     if plain.is_neg():
         plain = torch._neg_view(plain)
     return plain.as_strided((value.untyped_storage().nbytes() // value.element_size(),), (1,), 0)
+
+
+def flat_storage(value: torch.Tensor) -> tuple[int, torch.Tensor] | None:
+    """A tensor's whole storage: what tells it from others, and its elements in one dimension, sharing memory.
+
+    None for tensors without a storage of their own dtype (sparse, quantised, subclasses).
+    """
+    return (value.untyped_storage()._cdata, _flat(value)) if _is_plain(value) else None
 
 
 def _in_dtype(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -197,17 +197,23 @@ def _emulated(wanted: Spec) -> NpuTarget:
     from pytest_ascend.targets.npu import NpuTarget
 
     try:
-        if wanted.soc is not None:
-            emulator.install(soc=wanted.soc)
-        elif not emulator.is_installed():
-            emulator.install()
+        if not emulator.is_installed():
+            emulator.install(wanted.soc) if wanted.soc else emulator.install()
+        elif wanted.soc and wanted.soc.lower() != emulator.profile().name.lower():
+            emulator.install(soc=wanted.soc)  # another chip; the same one keeps the modes the program has set
     except emulator.EmulatorUnavailable as error:
         raise TargetUnavailable(str(error)) from error
     count = int(torch.npu.device_count())
     if wanted.index >= count:
         raise TargetUnavailable(f"npu:{wanted.index} does not exist: {_devices(count)} emulated")
     name = ":".join(["emulated", *([wanted.soc] if wanted.soc else []), *([str(wanted.index)] if wanted.index else [])])
-    return NpuTarget(wanted.index, emulated=True, kernels=emulator.kernel_count, spec=name)
+    return NpuTarget(wanted.index, emulated=True, kernels=emulator.kernel_count, downloads=_downloads, spec=name)
+
+
+def _downloads() -> int:
+    from pytest_ascend.targets.emulator.device import machine
+
+    return machine.copied["d2h"]
 
 
 def _import_torch_alone() -> ModuleType:

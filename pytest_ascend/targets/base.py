@@ -74,6 +74,10 @@ class Target(abc.ABC):
         """How many kernels the device has run so far, or None where that can't be known."""
         return None
 
+    def downloads(self) -> int | None:
+        """How many bytes the device has handed to the CPU so far, or None where that can't be known."""
+        return None
+
     def soc(self, initialised: bool = False) -> str | None:
         """The chip's family, such as ``Ascend910B``, or None when unknown. Asking initialises a card: see describe."""
         return None

@@ -49,17 +49,25 @@ class NpuTarget(Target):
         index: which device, counted among the visible ones.
         emulated: whether the emulator provides it.
         kernels: for the emulated device, a function that counts the kernels run so far.
+        downloads: for the emulated device, a function that counts the bytes copied to the CPU so far.
         spec: the string that resolves to this target.
     """
 
     name: ClassVar[str] = "npu"
 
     def __init__(
-        self, index: int = 0, *, emulated: bool = False, kernels: Callable[[], int] | None = None, spec: str = ""
+        self,
+        index: int = 0,
+        *,
+        emulated: bool = False,
+        kernels: Callable[[], int] | None = None,
+        downloads: Callable[[], int] | None = None,
+        spec: str = "",
     ) -> None:
         super().__init__(index, spec)
         self.emulated = emulated
         self._kernels = kernels
+        self._downloads = downloads
 
     def synchronize(self) -> None:
         """Wait for all streams of the device; an error of an earlier asynchronous call is raised here."""
@@ -104,6 +112,10 @@ class NpuTarget(Target):
     def kernel_count(self) -> int | None:
         """Kernels the emulated device has run; None on a card, which doesn't tell."""
         return self._kernels() if self._kernels is not None else None
+
+    def downloads(self) -> int | None:
+        """Bytes the emulated device has handed to the CPU; None on a card, which doesn't tell."""
+        return self._downloads() if self._downloads is not None else None
 
     def soc(self, initialised: bool = False) -> str | None:
         """The chip's family, once the device runs or may be started."""
