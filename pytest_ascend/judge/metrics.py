@@ -511,3 +511,18 @@ def _top(values: _Floats, k: int) -> NDArray[np.int64]:
     limit = np.partition(values, -k)[-k]
     above, equal = np.flatnonzero(values > limit), np.flatnonzero(values == limit)
     return np.concatenate([above, equal[: k - above.size]])
+
+
+def non_finite_mismatches(golden: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
+    """Where one side is NaN or infinite and the other isn't the same: booleans of the same shape.
+
+    Takes one byte per element; :func:`measure` only counts and takes none.
+    """
+    golden, actual = golden.detach().contiguous(), actual.detach().contiguous()
+    plan = _Plan(golden, actual, CHUNK)
+    worker = _Worker(plan, 0.0, 0.0, 0.0, False)
+    found = np.zeros(plan.count, dtype=np.bool_)
+    for i, (_, _, _, _, apart) in enumerate(worker.masked()):
+        if apart is not None:
+            found[i * plan.length : i * plan.length + apart.size] = apart
+    return torch.from_numpy(found).reshape(actual.shape)

@@ -431,8 +431,10 @@ class CheckResult:
         if worst is not None and self.verdict is not Verdict.PASS:
             shape = f", shape {worst.shape}, {worst.dtype}" if worst.dtype else ""
             yield f"  where:     {worst.path}{shape}"
-        if self.metrics is not None:
-            yield f"  how much:  {self.metrics}"
+        # Of the output that decides: another one's small numbers beside a wrong structure would only mislead.
+        measured = self.metrics if self.verdict is Verdict.PASS or worst is None else worst.metrics
+        if measured is not None:
+            yield f"  how much:  {measured}"
         if self.verdict is not Verdict.PASS:
             yield from self._why()
             elements = worst.metrics.worst if worst is not None and worst.metrics is not None else ()
