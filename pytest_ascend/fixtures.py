@@ -43,6 +43,9 @@ class Comparison:
             raise ComparisonFailed(result, record)
         return result
 
+    def __repr__(self) -> str:
+        return f"<ascend_compare on {self._options['target']}>"
+
     def check(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> CheckResult:
         """Check and record, whatever the verdict: for tests that assert on the result themselves."""
         __tracebackhide__ = True

@@ -77,6 +77,11 @@ class AscendSession:
                 self._target = resolve(self.settings.compare or "auto")
             except (TargetUnavailable, ValueError) as error:
                 raise pytest.UsageError(f"{COMPARE}={self.settings.compare}: {error}") from None
+            except ModuleNotFoundError as error:
+                if error.name != "torch":
+                    raise
+                sentence = "torch is not installed: pip install 'pytest-ascend[torch]'"
+                raise pytest.UsageError(f"{COMPARE}={self.settings.compare}: {sentence}") from None
         return self._target
 
     def spec(self) -> str:
