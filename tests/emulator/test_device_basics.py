@@ -366,7 +366,7 @@ def test_mixed_devices_raise_and_name_both():
         lambda: F.linear(torch.ones(2, 2).npu(), torch.ones(2, 2)),
         lambda: torch.where(torch.ones(2).npu() > 0, torch.ones(2), torch.ones(2).npu()),
     ):
-        with pytest.raises(RuntimeError, match="same device.*(npu:0 and cpu|cpu and npu:0|npu)"):
+        with pytest.raises(RuntimeError, match=r"same device.*(npu:0 and cpu|cpu and npu:0|npu)"):
             call()
 
 
@@ -375,7 +375,7 @@ def test_zero_dimensional_cpu_tensors_mix_as_on_a_card():
 
 
 def test_numpy_is_refused_as_on_a_card():
-    with pytest.raises(TypeError, match="npu:0 device type tensor to numpy"):
+    with pytest.raises(TypeError, match=r"npu:0 device type tensor to numpy"):
         torch.ones(2).npu().numpy()
 
 

@@ -80,13 +80,13 @@ def test_statistics_have_the_real_names(no_leak):
 def test_out_of_memory_is_catchable_and_leaves_the_device_usable(no_leak):
     total = torch.npu.mem_get_info()[1]
     torch.npu.set_per_process_memory_fraction((torch.npu.memory_allocated() + (1 << 20)) / total)
-    with pytest.raises(torch.OutOfMemoryError, match="NPU out of memory. Tried to allocate 4.00 MiB"):
+    with pytest.raises(torch.OutOfMemoryError, match=r"NPU out of memory\. Tried to allocate 4.00 MiB"):
         torch.empty(1 << 20, device="npu")
+    x = torch.ones(1 << 17, device="npu")
     with pytest.raises(torch.OutOfMemoryError):
-        x = torch.ones(1 << 17, device="npu")
         torch.cat([x, x, x])
     assert torch.npu.OutOfMemoryError is torch.OutOfMemoryError
-    x = None
+    del x
     gc.collect()
     assert torch.ones(4, device="npu").sum().item() == 4
     assert torch.npu.memory_stats()["num_ooms"] >= 2
@@ -116,7 +116,7 @@ def test_devices_dont_mix(no_leak):
 
 
 def test_a_device_that_is_not_there():
-    with pytest.raises(RuntimeError, match="npu:7 does not exist.*2"):
+    with pytest.raises(RuntimeError, match=r"npu:7 does not exist.*2"):
         torch.ones(2, device="npu:7")
     with pytest.raises(RuntimeError, match="npu:7 does not exist"):
         torch.npu.set_device(7)
@@ -280,6 +280,9 @@ def test_unknown_soc_and_no_devices():
         emulator.install(devices=0)
 
 
+INSTALL = "from pytest_ascend.targets import emulator; emulator.install()\nimport torch\n"
+
+
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     import os
 
@@ -290,7 +293,7 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
 
 def test_old_torch_gives_one_clear_line():
     result = run_python(
-        "import torch; torch.__version__ = '2.6.0'\nfrom pytest_ascend.targets import emulator; emulator.install()"
+        "import torch; torch.__version__ = '2.6.0'\n" + INSTALL
     )
     assert result.returncode
     assert "the emulated npu needs torch 2.13 or newer, this is 2.6.0" in result.stderr.splitlines()[-1]
@@ -298,21 +301,21 @@ def test_old_torch_gives_one_clear_line():
 
 def test_never_beside_the_real_torch_npu(tmp_path):
     (tmp_path / "torch_npu.py").write_text("")
-    result = run_python("from pytest_ascend.targets import emulator; emulator.install()", PYTHONPATH=str(tmp_path))
+    result = run_python(INSTALL, PYTHONPATH=str(tmp_path))
     assert result.returncode
     assert "torch_npu is installed" in result.stderr.splitlines()[-1]
 
 
 def test_never_over_another_backend():
-    code = "import torch; torch.utils.rename_privateuse1_backend('other')\nfrom pytest_ascend.targets import emulator; emulator.install()"
+    code = "import torch; torch.utils.rename_privateuse1_backend('other')\n" + INSTALL
     result = run_python(code)
     assert result.returncode
     assert "another backend (other)" in result.stderr.splitlines()[-1]
 
 
 def test_environment_variables_choose_modes():
-    code = "from pytest_ascend.targets import emulator; emulator.install(); import torch; print(torch.nn.functional.gelu(torch.ones(1).npu()).item())"
+    code = INSTALL + "print(torch.nn.functional.gelu(torch.ones(1).npu()).item())"
     plain, exact = (float(run_python(code, TORCH_NPU_USE_COMPATIBLE_IMPL=v).stdout) for v in ("0", "1"))
     assert exact == torch.nn.functional.gelu(torch.ones(1)).item() != plain
-    code = "from pytest_ascend.targets import emulator; emulator.install(); import torch; print((torch.full((1,), 6e4).half().npu() * 2).item())"
+    code = INSTALL + "print((torch.full((1,), 6e4).half().npu() * 2).item())"
     assert run_python(code, INF_NAN_MODE_ENABLE="0").stdout.strip() == "65504.0"

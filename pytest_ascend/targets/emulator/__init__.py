@@ -1,9 +1,9 @@
 """An Ascend card on a laptop: a real torch device called `npu`, in pure Python, over host memory.
 
 Rooms: `soc` (the chips' table) · `device` (the machine's state) · `memory` (relabelled host memory and its books) ·
-`guard` (several devices) · `dispatch` (one kernel for every operator) · `numerics` (how the chip computes) · `accepts` (what a
-card takes and CPU kernels refuse) · `kernels`, `autocast` (registration) · `frontend` (torch's Python entry points) ·
-`overrides` (planting faults) · `torch_npu/` (what `import torch_npu` gives).
+`guard` (several devices) · `dispatch` (one kernel for every operator) · `numerics` (how the chip computes) ·
+`accepts` (what a card takes and CPU kernels refuse) · `kernels`, `autocast` (registration) · `frontend` (torch's
+Python entry points) · `overrides` (planting faults) · `torch_npu/` (what `import torch_npu` gives).
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def install(soc: str = "Ascend910B", *, devices: int = 2) -> None:
         devices: how many cards the machine has (`npu:0`, `npu:1`, …).
 
     Raises:
-        EmulatorUnavailable: the real torch_npu is installed, torch is older than 2.13, or another backend took the place.
+        EmulatorUnavailable: the real torch_npu is installed, torch is older than 2.13, or another backend took
+            the place.
         ValueError: an unknown SoC, or fewer than one device.
     """
     global _installed
@@ -83,7 +84,8 @@ def _check_place() -> None:
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if version < MINIMUM_TORCH:
         raise EmulatorUnavailable(
-            f"the emulated npu needs torch 2.13 or newer, this is {torch.__version__}: pip install -U torch, or use --ascend-compare=cpu"
+            f"the emulated npu needs torch 2.13 or newer, this is {torch.__version__}: "
+            "pip install -U torch, or use --ascend-compare=cpu"
         )
     taken = torch._C._get_privateuse1_backend_name()
     if taken not in ("privateuseone", "npu") or hasattr(torch, "npu"):

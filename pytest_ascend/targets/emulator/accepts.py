@@ -1,8 +1,8 @@
 """What a card accepts and torch's CPU kernels refuse: 16-bit types, int32 indices and the like.
 
 Nothing is tried unless the CPU kernel has refused; its message says why, and the call is repeated with the arguments
-widened: 16-bit floats to float32, int32 indices to int64. Results return to the type that the device would give. An error
-that no widening cures is raised as it was.
+widened: 16-bit floats to float32, int32 indices to int64. Results return to the type that the device would give. An
+error that no widening cures is raised as it was.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["retry"]
 
 _HALF = (torch.float16, torch.bfloat16)
 _REFUSED = re.compile(
-    r"not implemented for|not support|unsupported|Unsupported|only supports?|expected scalar type|Expected .*type|must be|should be|"
-    r"same dtype|dtypes? to be|to have (?:the )?same|type.* but (?:got|found)|mixed dtype|Found dtype|result type|can't be cast|"
-    r"Index tensor|indices|Long|Half|BFloat16|Int\b"
+    r"not implemented for|not support|[Uu]nsupported|only supports?|expected scalar type|Expected .*type|must be|"
+    r"should be|same dtype|dtypes? to be|to have (?:the )?same|type.* but (?:got|found)|mixed dtype|Found dtype|result type|"
+    r"can't be cast|Index tensor|indices|Long|Half|BFloat16|Int\b"
 )
 
 
@@ -58,7 +58,7 @@ def _attempts(seen: set[torch.dtype]) -> list[dict[torch.dtype, torch.dtype]]:
 
 
 def retry(kernel: Any, error: Exception, call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Repeat a refused call with wider arguments; return results in the narrow types, written back where it was in place.
+    """Repeat a refused call with wider arguments; results return in the narrow types, in place where it was in place.
 
     Raises:
         Exception: `error` itself, when widening doesn't help or isn't what the error is about.

@@ -1,7 +1,8 @@
 """One kernel for every operator: alias the arguments to CPU, compute as the chip would, relabel the results.
 
-A call flows: `Kernel.__call__` → arguments aliased to CPU (mixed devices refused) → an override, else the chip's numerics for
-this operator, else torch's CPU kernel → results relabelled, in-place and `out=` arguments returned as they came.
+A call flows: `Kernel.__call__` → arguments aliased to CPU (mixed devices refused) → an override, else the chip's
+numerics for this operator, else torch's CPU kernel → results relabelled, in-place and `out=` arguments returned as
+they came.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Several devices: teaches torch's C++ device guard that there is more than one `npu`, and which one is current.
 
-The guard that torch lets Python register answers "one device, number 0" to everything. Its virtual table is replaced by a
-copy in which a few entries lead to the functions below; the order of the entries is read from the header that ships with
-torch, and two of them are called first to see that the order is right. Without this, `.to("npu")` would ignore
-`torch.npu.set_device` and backward passes on `npu:1` would trip an assertion in the autograd engine.
+The guard that torch lets Python register answers "one device, number 0" to everything. Its virtual table is replaced
+by a copy in which a few entries lead to the functions below; the order of the entries is read from the header that
+ships with torch, and two of them are called first to see that the order is right. Without this, `.to("npu")` would
+ignore `torch.npu.set_device` and backward passes on `npu:1` would trip an assertion in the autograd engine.
 """
 
 from __future__ import annotations

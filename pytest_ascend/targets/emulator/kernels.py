@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor
 
 from .device import machine
 from .dispatch import Kernel, fallback, is_view, kernel_of
-from .memory import adopt, check_room, restride, to_cpu, to_npu
+from .memory import adopt, out_of_memory, restride, to_cpu, to_npu
 
 __all__ = ["register"]
 
@@ -29,11 +31,14 @@ def _index(device: torch.device | None) -> int:
     return device.index
 
 
-def _bytes(size: Any, dtype: torch.dtype | None) -> int:
-    count = 1
-    for s in size:
-        count *= int(s)
-    return count * (dtype or torch.get_default_dtype()).itemsize
+def _host_memory(index: int, make: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+    """Call a CPU factory; a size that the host can't serve is the device's out-of-memory error too."""
+    try:
+        return make(*args, **kwargs, device="cpu")
+    except RuntimeError as error:
+        if "alloc" not in str(error):
+            raise
+        out_of_memory(machine.devices[index], math.prod(int(s) for s in args[0]) * torch.get_default_dtype().itemsize)
 
 
 def _empty(
@@ -48,10 +53,9 @@ def _empty(
     index = _index(device)
     if layout is not None and layout is not torch.strided:
         raise RuntimeError(f"aten::empty: layout {layout} is not supported on npu: use a strided tensor")
-    check_room(machine.devices[index], _bytes(size, dtype))
     if memory_format is None:
-        return to_npu(torch.empty(size, dtype=dtype, device="cpu"), index)
-    return to_npu(torch.empty(size, dtype=dtype, device="cpu", memory_format=memory_format), index)
+        return to_npu(_host_memory(index, torch.empty, size, dtype=dtype), index)
+    return to_npu(_host_memory(index, torch.empty, size, dtype=dtype, memory_format=memory_format), index)
 
 
 def _empty_strided(
@@ -64,14 +68,12 @@ def _empty_strided(
     pin_memory: bool | None = None,
 ) -> Tensor:
     index = _index(device)
-    check_room(machine.devices[index], _bytes(size, dtype))
-    cpu = torch.empty_strided(size, stride, dtype=dtype, device="cpu")
-    if cpu.untyped_storage().nbytes() == cpu.nbytes:
+    cpu = _host_memory(index, torch.empty_strided, size, stride, dtype=dtype)
+    storage = cpu.untyped_storage().nbytes()
+    if storage == cpu.nbytes:
         return to_npu(cpu, index)
     # Strides with gaps or overlap: make the storage, then the view over it.
-    flat = to_npu(
-        torch.empty(cpu.untyped_storage().nbytes() // cpu.element_size(), dtype=cpu.dtype, device="cpu"), index
-    )
+    flat = to_npu(torch.empty(storage // cpu.element_size(), dtype=cpu.dtype, device="cpu"), index)
     return flat.as_strided(size, stride)
 
 
@@ -195,8 +197,8 @@ def _overload(name: str) -> torch._ops.OpOverload | None:
 def register() -> None:
     """Register the device's kernels with torch's dispatcher; called once.
 
-    Operators with a structured kernel are registered one by one: through the fallback they would arrive as an `empty` and
-    an `.out` call, twice the work. So is everything the CPU has a kernel for, which saves the fallback's look-up.
+    Operators with a structured kernel are registered one by one: through the fallback they would arrive as an `empty`
+    and an `.out` call, twice the work. So is everything the CPU has a kernel for, which saves the fallback's look-up.
     """
     catch_all: Any = Library("_", "IMPL")
     catch_all.fallback(fallback, "PrivateUse1")

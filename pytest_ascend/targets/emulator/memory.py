@@ -1,16 +1,16 @@
 """Device memory: host memory under another label, and the books that a caching allocator would keep.
 
-An `npu` tensor and its CPU alias share one block of host memory. The alias is made with a DLPack capsule whose device type
-is rewritten on the way (`kDLCPU` = 1, `kDLExtDev` = 12, which torch maps to PrivateUse1), so both are real tensors with real
-storage, strides and `data_ptr`. DLPack: https://dmlc.github.io/dlpack/latest/c_api.html (struct DLTensor: `data`, then
-`DLDevice{int32 device_type, int32 device_id}` at byte 8).
+An `npu` tensor and its CPU alias share one block of host memory. The alias is made with a DLPack capsule whose device
+type is rewritten on the way (`kDLCPU` = 1, `kDLExtDev` = 12, which torch maps to PrivateUse1), so both are real
+tensors with real storage, strides and `data_ptr`. DLPack: https://dmlc.github.io/dlpack/latest/c_api.html (struct
+DLTensor: `data`, then `DLDevice{int32 device_type, int32 device_id}` at byte 8).
 """
 
 from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -19,8 +19,8 @@ from .device import Device, machine
 __all__ = [
     "OutOfMemoryError",
     "adopt",
-    "check_room",
     "empty_cache",
+    "out_of_memory",
     "reserve",
     "reset_peak",
     "restride",
@@ -45,7 +45,7 @@ _owners: dict[int, _Owner] = {}  # by id: comparing two of them would compare th
 
 
 class _Owner(weakref.ref[torch.Tensor]):
-    """Watches the CPU tensor that owns a block; its death is the block's release (even while an exception is in flight)."""
+    """Watches the CPU tensor that owns a block: its death is the release, even while an exception is in flight."""
 
     __slots__ = ("device", "size")
     device: Device
@@ -58,10 +58,6 @@ def _release(owner: Any) -> None:
     _owners.pop(id(owner), None)
 
 
-def _block(nbytes: int) -> int:
-    return (nbytes + _BLOCK - 1) // _BLOCK * _BLOCK
-
-
 def _size(nbytes: float) -> str:
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if nbytes < 1024 or unit == "GiB":
@@ -70,19 +66,19 @@ def _size(nbytes: float) -> str:
     return f"{nbytes:.2f} {unit}"
 
 
-def check_room(device: Device, nbytes: int) -> None:
-    """Raise the error that a full card raises if `nbytes` more don't fit.
+def out_of_memory(device: Device, nbytes: int) -> NoReturn:
+    """Raise the error that a full card raises when `nbytes` more don't fit.
 
     Raises:
         torch.OutOfMemoryError: with the sizes in question; `torch.npu.set_per_process_memory_fraction` sets the limit.
     """
-    if device.allocated + _block(nbytes) > device.limit:
-        device.out_of_memory += 1
-        raise OutOfMemoryError(
-            f"NPU out of memory. Tried to allocate {_size(nbytes)} (NPU {device.index}; {_size(machine.soc.total_memory)} "
-            f"total capacity; {_size(device.allocated)} already allocated; {_size(max(device.limit - device.allocated, 0))} "
-            f"free; {_size(device.reserved)} reserved in total by PyTorch; limit {_size(device.limit)})"
-        )
+    device.out_of_memory += 1
+    raise OutOfMemoryError(
+        f"NPU out of memory. Tried to allocate {_size(nbytes)} (NPU {device.index}; "
+        f"{_size(machine.soc.total_memory)} total capacity; {_size(device.allocated)} already allocated; "
+        f"{_size(max(device.limit - device.allocated, 0))} free; {_size(device.reserved)} reserved by PyTorch; "
+        f"limit {_size(device.limit)})"
+    )
 
 
 def to_npu(cpu: torch.Tensor, index: int) -> torch.Tensor:
@@ -99,13 +95,13 @@ def to_npu(cpu: torch.Tensor, index: int) -> torch.Tensor:
         cpu = cpu.clone()
         nbytes = cpu.untyped_storage().nbytes()
     device = machine.devices[index]
-    if device.allocated + nbytes > device.limit:
-        check_room(device, nbytes)
+    size = (nbytes + _BLOCK - 1) // _BLOCK * _BLOCK
+    if device.allocated + size > device.limit:
+        out_of_memory(device, nbytes)
     if cpu.requires_grad:
         cpu = cpu.detach()
     capsule = _to_dlpack(cpu)
     _device_field(_capsule_pointer(capsule, _NAME) + 8).value = _EXT_DEV | index << 32
-    size = (nbytes + 511) // 512 * 512
     owner = _Owner(cpu, _release)
     owner.device, owner.size = device, size
     _owners[id(owner)] = owner
@@ -123,7 +119,7 @@ def to_npu(cpu: torch.Tensor, index: int) -> torch.Tensor:
 
 
 def to_cpu(npu: torch.Tensor) -> torch.Tensor:
-    """Return the CPU alias of an `npu` tensor: same memory, shape and strides; lazy conjugate and negative bits kept."""
+    """Return the CPU alias of an `npu` tensor: same memory, shape, strides and lazy conjugate and negative bits."""
     if npu.is_conj() or npu.is_neg():
         return _lazy_alias(npu)
     capsule = _to_dlpack(npu)

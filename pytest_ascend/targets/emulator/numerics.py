@@ -1,11 +1,12 @@
 """How the chip computes: what makes its results differ from the CPU's, on purpose.
 
-`rule_for(packet)` names the rule of an operator, or None where chip and CPU agree bit for bit (data movement, elementwise
-arithmetic rounded once). A rule is called as `rule(call, args, kwargs)` on CPU tensors and returns CPU tensors.
+`rule_for(packet)` names the rule of an operator, or None where chip and CPU agree bit for bit (data movement,
+elementwise arithmetic rounded once). A rule is called as `rule(call, args, kwargs)` on CPU tensors and returns CPU
+tensors.
 
-Sources: torch_npu's documentation of HF32 (float32's range with an 11-bit mantissa, matmul and convolution only), of the
-cube unit (16-bit inputs, float32 accumulation), of `gelu` and of the saturation mode. The reduction order isn't documented;
-partial sums over 64 lanes (a 256-byte vector register of float32) stand for it.
+Sources: torch_npu's documentation of HF32 (float32's range with an 11-bit mantissa, matmul and convolution only), of
+the cube unit (16-bit inputs, float32 accumulation), of `gelu` and of the saturation mode. The reduction order isn't
+documented; partial sums over 64 lanes (a 256-byte vector register of float32) stand for it.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def _in_float32(call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any
 
 
 def _cube(first_factor: int, split: Callable[..., Any] | None) -> Rule:
-    """A matmul-like operator whose factors start at argument `first_factor`; what comes before is a bias and stays float32."""
+    """A matmul-like operator whose factors start at argument `first_factor`; a bias before them stays float32."""
 
     def rule(call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
         factor = args[first_factor]
@@ -152,11 +153,22 @@ def _split_mv(call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any])
     return torch.mv(a[:, :k], x[:k]).addmv_(a[:, k:], x[k:])
 
 
+def _split_convolution(call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Accumulate over the input channels in two blocks, where it is a plain forward convolution."""
+    if _name(call) != "aten::convolution" or len(args) < 9 or args[6] or args[8] != 1 or args[1].shape[1] < 2:
+        return call(*args, **kwargs)
+    x, w, bias, *rest = args
+    half, axis = w.shape[1] // 2, x.dim() - w.dim() + 1
+    first = call(x.narrow(axis, 0, half), w[:, :half], bias, *rest, **kwargs)
+    return first.add_(call(x.narrow(axis, half, w.shape[1] - half), w[:, half:], None, *rest, **kwargs))
+
+
 def _convolution(call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
     dtype = _first_dtype(args)
     if dtype is torch.float32:
-        if machine.modes.hf32_conv:
-            args = [hf32(a) if isinstance(a, Tensor) and a.dim() > 1 and a.dtype is torch.float32 else a for a in args]
+        if not machine.modes.hf32_conv:
+            return _split_convolution(call, args, kwargs)
+        args = [hf32(a) if isinstance(a, Tensor) and a.dim() > 1 and a.dtype is torch.float32 else a for a in args]
     elif dtype in _HALF and dtype is not None:
         return _in_float32(call, args, kwargs, dtype)
     elif dtype is torch.float64 or (dtype is not None and dtype.is_complex):
@@ -168,7 +180,7 @@ def _convolution(call: Callable[..., Any], args: list[Any], kwargs: dict[str, An
 
 
 def _blocked_sum(x: Tensor, dim: int, keepdim: bool) -> Tensor:
-    """Sum over one dimension as 64 lanes of partial sums, then over the lanes; float32 accumulation for 16-bit inputs."""
+    """Sum over one dimension: 64 lanes of partial sums, then the lanes; float32 accumulation for 16-bit inputs."""
     accumulate = torch.float32 if x.dtype in _HALF else x.dtype
     n = x.shape[dim]
     whole = n // _LANES * _LANES
@@ -291,8 +303,11 @@ def _gelu(call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> 
 
 
 def _fused(call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Several steps in one kernel (x + alpha * y and its kin): bfloat16 isn't the vector unit's own type, so they run in
-    float32 and round once at the end; float16 is, and rounds at every step as on the CPU."""
+    """Several steps in one kernel (x + alpha * y and its kin).
+
+    bfloat16 isn't the vector unit's own type: the steps run in float32 and round once at the end. float16 is, and
+    rounds at every step as on the CPU.
+    """
     dtype = args[0].dtype if isinstance(args[0], Tensor) else None
     if dtype is not torch.bfloat16 or any(isinstance(a, Tensor) and a.dtype is not dtype for a in args):
         return call(*args, **kwargs)
@@ -400,7 +415,7 @@ _MOVES = frozenset(
 
 
 def chip_limits(kernel: Any, inputs: list[Tensor], result: Any) -> None:
-    """Apply what this SoC can't represent: refuse bfloat16, saturate overflow, flush subnormals (results are edited in place).
+    """Apply what this SoC can't represent, in place: refuse bfloat16, saturate overflow, flush subnormals.
 
     Raises:
         RuntimeError: bfloat16 on a SoC without it, naming the operator and the type.

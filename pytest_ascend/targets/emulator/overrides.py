@@ -67,11 +67,12 @@ def _variants(base: str) -> list[str]:
 
 @contextlib.contextmanager
 def override(op: str, kernel: Callable[..., Any]) -> Iterator[Override]:
-    """Replace one kernel of the emulated device, so that anyone can plant a fault and see whether their suite catches it.
+    """Replace one kernel of the emulated device: plant a fault, and see whether your suite catches it.
 
     Args:
-        op: the operator, `"aten::cumsum"` (all overloads, `out=` and the in-place twin) or `"aten::add.Tensor"` (one overload).
-        kernel: called with the operator's own arguments, tensors as CPU tensors that share the device's memory, without
+        op: the operator, `"aten::cumsum"` (all overloads, `out=` and the in-place twin) or `"aten::add.Tensor"` (one
+        overload). kernel: called with the operator's own arguments, tensors as CPU tensors that share the device's
+        memory, without
             `out` and `generator`; returns CPU tensors. An in-place or `out=` call receives a copy of what it returns.
 
     Yields:

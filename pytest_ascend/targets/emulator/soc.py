@@ -1,10 +1,11 @@
 """The chips that can be emulated: one table of what sets their results apart.
 
-Sources: the torch_npu documentation for overflow modes (`INF_NAN_MODE_ENABLE`: the 910A and 310P families know saturation
-only, A2/A3 default to INF/NAN mode, Ascend 950 knows INF/NAN mode only), for `torch.npu.matmul.allow_hf32` (default False)
-and `torch.npu.conv.allow_hf32` (default True), for bfloat16 (SoC version 220 and later) and for `gelu` (the `approximate`
-argument is ignored, in favour of the tanh form, before Ascend 950); the SoC version numbers are torch_npu's own enumeration.
-Memory sizes and core counts are those of the common boards; they only feed `get_device_properties`.
+Sources: the torch_npu documentation for overflow modes (`INF_NAN_MODE_ENABLE`: the 910A and 310P families know
+saturation only, A2/A3 default to INF/NAN mode, Ascend 950 knows INF/NAN mode only), for `torch.npu.matmul.allow_hf32`
+(default False) and `torch.npu.conv.allow_hf32` (default True), for bfloat16 (SoC version 220 and later) and for
+`gelu` (the `approximate` argument is ignored, in favour of the tanh form, before Ascend 950); the SoC version numbers
+are torch_npu's own enumeration. Memory sizes and core counts are those of the common boards; they only feed
+`get_device_properties`.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class SoC:
 PROFILES: dict[str, SoC] = {
     soc.name: soc
     for soc in (
-        #   name          device_name       ver  bf16   hf32   overflow modes              flush  tanh   memory    cube vec  L2
+        # name, device name, version, bf16, hf32, overflow modes, flush, tanh gelu, memory, cube and vector cores, L2
         SoC("Ascend910A", "Ascend910A", 101, False, False, ("saturation",), False, True, 32 * GIB, 32, 32, 32 << 20),
         SoC("Ascend310P", "Ascend310P3", 202, False, False, ("saturation",), False, True, 24 * GIB, 8, 7, 16 << 20),
         SoC(
