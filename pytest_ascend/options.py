@@ -14,18 +14,8 @@ from typing import Any, Literal
 
 __all__ = ["CRITERIA", "LAYOUTS", "CheckOptions"]
 
-CRITERIA: tuple[str, ...] = (
-    "auto",
-    "cosine",
-    "exact",
-    "close",
-    "absolute",
-    "ulp",
-    "thousandth",
-    "binary",
-    "benchmark",
-)
-"""Names of the criteria, the default first."""
+CRITERIA: tuple[str, ...] = ("auto", "cosine", "exact", "close")
+"""Names of the criteria that the judge knows, the default first."""
 
 LAYOUTS: tuple[str, ...] = ("as_given", "contiguous", "transposed", "sliced", "expanded", "channels_last")
 """Names of the layouts an argument can be given in; the values stay the same."""

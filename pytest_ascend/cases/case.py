@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from pytest_ascend.cases.transfer import Copier, Entry
-from pytest_ascend.cases.tree import reach
+from pytest_ascend.cases.tree import Rebuilder, reach
 
 __all__ = ["Built", "Case", "api_name"]
 
@@ -67,11 +67,22 @@ class Case:
         owner = self.fn if isinstance(self.fn, nn.Module) else getattr(self.fn, "__self__", None)
         return owner if isinstance(owner, nn.Module) else None
 
+    @functools.cached_property
+    def arguments(self) -> dict[str, torch.Tensor]:
+        """The tensors among the arguments and closed-over variables by path, without those of modules."""
+        paths = _Paths()
+        if self.module is None:
+            paths.build(self.fn, "fn")
+        for i, value in enumerate(self.args):
+            paths.build(value, f"args[{i}]")
+        for name, value in self.kwargs.items():
+            paths.build(value, name, name)
+        return paths.found
+
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        """The tensors among the arguments and closed-over variables, without those of modules."""
-        roots = (self.args, dict(self.kwargs)) if self.module is not None else (self.fn, self.args, dict(self.kwargs))
-        return tuple(found for found in reach(*roots) if isinstance(found, torch.Tensor))
+        """The tensors of :attr:`arguments`."""
+        return tuple(self.arguments.values())
 
     @property
     def modules(self) -> tuple[nn.Module, ...]:
@@ -122,6 +133,18 @@ class Case:
         args = tuple(copier.build(value, f"args[{i}]") for i, value in enumerate(self.args))
         kwargs = {name: copier.build(value, name, name) for name, value in self.kwargs.items()}
         return Built(new, args, kwargs, module, tuple(copier.entries), tuple(copier.notes))
+
+
+class _Paths(Rebuilder):
+    """Notes where each tensor stands."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, torch.Tensor] = {}
+
+    def tensor(self, value: torch.Tensor, path: str) -> torch.Tensor:
+        self.found[path] = value
+        return value
 
 
 def api_name(fn: Callable[..., Any]) -> str:

@@ -7,7 +7,7 @@ a test holds this file to the list). Whether a card or the emulator answers is n
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -131,6 +131,25 @@ class NpuTarget(Target):
         with contextlib.suppress(AttributeError):  # an older torch_npu can't tell
             modes["overflow_mode"] = "inf_nan" if _npu().utils.is_support_inf_nan() else "saturation"
         return modes
+
+    def switches(self) -> tuple[str, ...]:
+        """Which of ``conv.allow_hf32`` and ``matmul.allow_hf32`` is on."""
+        on = {
+            "torch.npu.conv.allow_hf32": _npu().conv.allow_hf32,
+            "torch.npu.matmul.allow_hf32": _npu().matmul.allow_hf32,
+        }
+        return tuple(name for name, value in on.items() if value)
+
+    @contextlib.contextmanager
+    def without(self, *switches: str) -> Iterator[None]:
+        """HF32 off for a while."""
+        before = _npu().conv.allow_hf32, _npu().matmul.allow_hf32
+        try:
+            _npu().conv.allow_hf32 = before[0] and "torch.npu.conv.allow_hf32" not in switches
+            _npu().matmul.allow_hf32 = before[1] and "torch.npu.matmul.allow_hf32" not in switches
+            yield
+        finally:
+            _npu().conv.allow_hf32, _npu().matmul.allow_hf32 = before
 
     def versions(self) -> dict[str, str]:
         """Versions of torch and, on a card, of torch_npu and CANN."""

@@ -100,6 +100,17 @@ def test_every_listed_criterion_and_layout_is_accepted():
     assert CheckOptions(layouts=LAYOUTS).layouts == LAYOUTS
 
 
+def test_the_judge_knows_the_same_criteria_and_the_cases_the_same_layouts():
+    from pytest_ascend.cases.layouts import relay
+    from pytest_ascend.judge import standards
+
+    assert standards.CRITERIA == CRITERIA
+    import torch
+
+    for layout in LAYOUTS:
+        relay(torch.ones(2, 2), layout)  # an unknown one raises
+
+
 def test_one_name_is_a_list_of_one():
     options = CheckOptions(layouts="sliced", checkpoints="encoder.*")
     assert options.layouts == ("sliced",)

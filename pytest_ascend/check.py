@@ -1,0 +1,288 @@
+"""The one road of precision: a case runs on the CPU and on the target, what came out is compared, a verdict comes back.
+
+Golden (float64) and benchmark (the case's own dtype) run on the CPU, the target runs on a copy with the same values,
+layout, seed, autocast and initial gradients; the callable's own module is never moved or changed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from pytest_ascend.cases.case import Case
+from pytest_ascend.cases.layouts import relay_all
+from pytest_ascend.judge.standards import Criterion
+from pytest_ascend.judge.verdict import CheckResult, Kind, OutputResult, Verdict
+from pytest_ascend.observe import errors
+from pytest_ascend.observe.capture import Capture, RunFailed, Setting, caller_autocast, keep_rng, run
+from pytest_ascend.observe.modules import choose
+from pytest_ascend.observe.reference import Judged, Reference
+from pytest_ascend.observe.reruns import SecondLook
+from pytest_ascend.options import CheckOptions
+from pytest_ascend.targets import resolve
+from pytest_ascend.targets.base import Target
+
+__all__ = ["check"]
+
+
+def check(fn: Callable[..., Any], /, *args: Any, options: CheckOptions | None = None, **kwargs: Any) -> CheckResult:
+    """Run a callable on the target and on the CPU, and compare.
+
+    Args:
+        fn: a function, module, bound method or operator. A module is copied, never moved or changed.
+        *args: its arguments: tensors of any layout, nested in anything, on any device; modules and optimizers too.
+        options: see :class:`~pytest_ascend.options.CheckOptions`.
+        **kwargs: its keyword arguments.
+
+    Returns:
+        The verdict with everything it rests on. A mismatch is a result, not an exception.
+
+    Raises:
+        TargetUnavailable: this machine hasn't the target.
+        ValueError: the case can't be compared as asked (no such layer, nothing to differentiate, a module that can't be
+            copied).
+        Exception: what the callable itself raised on the CPU, with a note that says so; the target wasn't asked then.
+    """
+    options = CheckOptions() if options is None else options
+    target = resolve(options.target)
+    case = Case(fn, args, kwargs)
+    with keep_rng(target):
+        return _Check(case, target, options).result()
+
+
+class _Check:
+    """One check on its way."""
+
+    def __init__(self, case: Case, target: Target, options: CheckOptions) -> None:
+        self.case = case
+        self.target = target
+        self.options = options
+        thresholds = {name: getattr(options, name) for name in ("cosine", "max_abs", "rtol", "atol")}
+        self.criterion = Criterion.of(options.criterion, **thresholds)
+        seed = options.seed if options.seed is not None else _seed_of(case.api)
+        self.setting = Setting(seed, options.backward, caller_autocast(target), _layers(case, options))
+        self.notes: list[str] = []
+
+    def result(self) -> CheckResult:
+        """Run everything and judge."""
+        try:
+            reference = Reference.of(self.case, self.setting, self.criterion, self.options.reference)
+        except RunFailed as failed:
+            raise self._raised_on_cpu(failed) from failed.error.__cause__
+        self._check_backward(reference)
+        self.notes += reference.notes
+        if reference.compares_nothing:
+            what = "returned no tensor or number and changed none of its arguments"
+            return self._finish(Verdict.VACUOUS, f"nothing was compared: {self.case.api} {what}")
+        outputs: list[OutputResult] = []
+        layers: Judged = Judged(())
+        seen: list[Capture] = []
+        for layout, relaid in self._layouts():
+            try:
+                actual = run(self.case, self.target, self.setting, relaid=relaid)
+            except RunFailed as failed:
+                if not seen and layout == "as_given":
+                    return self._raised_on_target(failed)
+                if self._refuses(relaid, failed, layout):
+                    outputs.append(self._layout_raised(failed, layout))
+                continue
+            judged = self._judged(reference, actual, relaid, layout)
+            if not seen:
+                layers = judged
+                outputs[:0] = judged.outputs
+            elif judged.failed and not self._depends_on_layout(reference, relaid, layout):
+                outputs += [_in_layout(o, layout) for o in judged.outputs if o.verdict.outcome == "failed"]
+            seen.append(actual)
+            self.notes += actual.notes
+        if not seen and not outputs:
+            return self._finish(Verdict.VACUOUS, f"nothing was compared: no argument can take {self.options.layouts}")
+        outputs += self._backward_raised(reference, seen)
+        result = CheckResult.of(outputs, layers.checkpoints, **self._about())
+        return self._exercised(result, seen)
+
+    def _judged(self, reference: Reference, actual: Capture, relaid: Mapping[int, torch.Tensor], layout: str) -> Judged:
+        other = self.options.reference is not None
+        look = SecondLook(self.case, self.target, self.setting, reference, self.options.reference, relaid, other)
+        judged = reference.judge(actual, only_arguments=other)
+        if self.options.repeats > 1:
+            judged, notes = look.repeat(actual, judged, self.options.repeats)
+            self.notes += notes
+        if judged.failed:
+            judged, notes = look.explain(actual, judged)
+            self.notes += [note if layout == "as_given" else f"{layout}: {note}" for note in notes]
+        return judged
+
+    # -- layouts --------------------------------------------------------------------------------------------------
+
+    def _layouts(self) -> list[tuple[str, dict[int, torch.Tensor]]]:
+        """The layouts that some argument can take, with the re-laid arguments."""
+        found = []
+        for layout in self.options.layouts:
+            relaid = relay_all(self.case.tensors, layout)
+            if relaid or layout == "as_given":
+                found.append((layout, relaid))
+            else:
+                self.notes.append(f"layout {layout}: no argument can take it")
+        return found
+
+    def _refuses(self, relaid: Mapping[int, torch.Tensor], failed: RunFailed, layout: str) -> bool:
+        """Whether the target refuses a layout that the CPU takes."""
+        from pytest_ascend.targets.cpu import CpuTarget
+
+        try:
+            run(self.case, CpuTarget(), self.setting, relaid=relaid)
+        except RunFailed:
+            self.notes.append(f"layout {layout}: {self.case.api} doesn't take it on the CPU either")
+            return False
+        return True
+
+    def _depends_on_layout(self, reference: Reference, relaid: Mapping[int, torch.Tensor], layout: str) -> bool:
+        """Whether the callable's result depends on the layout by design, as that of ``as_strided`` does."""
+        from pytest_ascend.targets.cpu import CpuTarget
+
+        try:
+            own = run(self.case, CpuTarget(), self.setting, relaid=relaid, floating=torch.float64)
+        except RunFailed:
+            return False
+        if reference.judge(own).failed:
+            self.notes.append(f"layout {layout}: {self.case.api} gives other values for it on the CPU too")
+            return True
+        return False
+
+    def _layout_raised(self, failed: RunFailed, layout: str) -> OutputResult:
+        verdict, reason = self._explain(failed)
+        return OutputResult(f"output [{layout}]", verdict, None, f"with {layout} arguments: {reason}", "fail")
+
+    # -- exceptions -----------------------------------------------------------------------------------------------
+
+    def _raised_on_cpu(self, failed: RunFailed) -> Exception:
+        """The caller's own error, with a note where it came from."""
+        error = failed.error
+        whose = "the reference" if self.options.reference is not None else self.case.api
+        note = f"pytest-ascend: {whose} raised this on the CPU, so there is nothing to compare with"
+        if self.options.reference is None and isinstance(error, (NotImplementedError, AttributeError)):
+            note += "; if it only runs on the NPU, give reference= a callable that computes the same on the CPU"
+        if sys.version_info >= (3, 11):
+            error.add_note(note)
+        return error
+
+    def _explain(self, failed: RunFailed) -> tuple[Verdict, str]:
+        about = {"api": self.case.api, "dtype": self.case.dtype, "target": self.target.title(), "stage": failed.stage}
+        return errors.explain(failed.error, **about)
+
+    def _raised_on_target(self, failed: RunFailed) -> CheckResult:
+        verdict, reason = self._explain(failed)
+        if verdict is Verdict.INFRA:
+            memory = ", ".join(f"{name} {size >> 20} MiB" for name, size in self.target.memory().items())
+            self.notes.append(f"device memory: {memory}")
+        if verdict is Verdict.CRASH and "same device" in str(failed.error):
+            self.notes += _stowaways(self.case)
+        self.notes.append(f"the target's error: {str(failed.error).strip()[:2000]}")
+        return self._finish(verdict, reason)
+
+    def _check_backward(self, reference: Reference) -> None:
+        """An explicit ``backward=True`` must compare gradients; without it, gradients that can't be had are a note."""
+        error = reference.own.backward_error
+        sides = (side for side in (reference.golden, reference.benchmark) if side is not None)
+        if all(side.backward_error is not None for side in sides) and error is not None:
+            if self.options.backward is True:
+                raise self._raised_on_cpu(RunFailed("backward", error))
+            self.notes.append(f"no gradients were compared: the CPU's backward pass raised {errors.one_line(error)}")
+        elif self.options.backward is True and not reference.own.gradients and not reference.golden.gradients:
+            raise ValueError(
+                f"backward=True, but no output of {self.case.api} depends on an input or parameter that requires grad"
+            )
+
+    def _backward_raised(self, reference: Reference, seen: list[Capture]) -> list[OutputResult]:
+        """The backward pass raised on the target only."""
+        sides = [side for side in (reference.golden, reference.benchmark) if side is not None]
+        if all(side.backward_error is not None for side in sides):
+            return []
+        raised = next((c.backward_error for c in seen if c.backward_error is not None), None)
+        if raised is None:
+            return []
+        verdict, reason = self._explain(RunFailed("backward", raised))
+        self.notes.append(f"the target's error: {str(raised).strip()[:2000]}")
+        return [OutputResult("backward", verdict, Kind.gradient, reason, "fail")]
+
+    # -- the result -----------------------------------------------------------------------------------------------
+
+    def _about(self) -> dict[str, Any]:
+        environment = {**self.target.describe(initialised=True), "seed": self.setting.seed}
+        if self.setting.autocast is not None:
+            environment["autocast"] = str(self.setting.autocast).removeprefix("torch.")
+        return {
+            "api": self.case.api,
+            "dtype": self.case.dtype,
+            "criterion": self.options.criterion,
+            "target": self.target.title(initialised=True),
+            "notes": tuple(dict.fromkeys(self.notes)),
+            "environment": environment,
+        }
+
+    def _finish(self, verdict: Verdict, reason: str) -> CheckResult:
+        return CheckResult(verdict, None, reason, **self._about())
+
+    def _exercised(self, result: CheckResult, seen: list[Capture]) -> CheckResult:
+        """A pass that the target had no part in is no pass."""
+        if result.verdict.outcome not in ("passed", "noted"):
+            return result
+        fell_back = ", ".join(dict.fromkeys(op for capture in seen for op in capture.fell_back))
+        reason = ""
+        if fell_back and self.case.module is None:
+            reason = f"{fell_back} fell back to the CPU, so the CPU was compared with itself"
+        elif seen and not any(capture.exercised for capture in seen):
+            reason = f"{self.target.title()} did nothing: {self.case.api} computed on the CPU, or was given no device"
+        if not reason:
+            return result
+        about = self._about()
+        return CheckResult(Verdict.NOT_EXERCISED, None, reason, outputs=result.outputs, **about)
+
+
+def _layers(case: Case, options: CheckOptions) -> tuple[str, ...]:
+    """Names of the layers to compare."""
+    if options.reference is not None:
+        return ()
+    module = case.module or (case.modules[0] if len(case.modules) == 1 else None)
+    if module is not None:
+        return choose(module, options.checkpoints)
+    if options.checkpoints:
+        raise ValueError(f"checkpoints= needs a model, and {case.api} is none")
+    return ()
+
+
+def _in_layout(output: OutputResult, layout: str) -> OutputResult:
+    return OutputResult(
+        f"{output.path} [{layout}]",
+        output.verdict,
+        output.kind,
+        output.reason,
+        output.status,
+        output.dtype,
+        output.shape,
+        output.metrics,
+    )
+
+
+def _stowaways(case: Case) -> list[str]:
+    """Tensors that a module holds without having registered them: ``Module.to`` leaves them on the CPU."""
+    names = [
+        f"{prefix}.{name}" if prefix else name
+        for module in case.modules
+        for prefix, inner in module.named_modules()
+        for name, value in vars(inner).items()
+        if isinstance(value, torch.Tensor) and value.dim() > 0
+    ]
+    if not names:
+        return []
+    return [f"{', '.join(names[:5])} is no parameter or buffer, so Module.to leaves it on the CPU: register_buffer it"]
+
+
+def _seed_of(api: str) -> int:
+    """A seed of the case's own, the same in every process."""
+    import zlib
+
+    return zlib.crc32(api.encode())

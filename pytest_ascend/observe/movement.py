@@ -1,0 +1,59 @@
+"""Tell data movement from computing, by what a case's own reference does.
+
+An operator that only moves values (``gather``, ``transpose``, ``cat``, ``where``, ``max``, ``relu``) must be exact on
+any device, and no tolerance may excuse it. There is no table of such operators here: when the float64 reference and
+the one in the case's own dtype agree bit for bit, and every value that comes out went in (zero apart), values were
+moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+__all__ = ["moves_data"]
+
+LEAST = 16
+"""Fewer elements than this may come out of arithmetic by coincidence."""
+
+DISTINCT = 8
+"""So may fewer different values."""
+
+SAMPLE = 1 << 16
+"""Output elements looked at."""
+
+MOST = 1 << 22
+"""Input elements searched; a case with more is judged as computing."""
+
+_WORD = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def moves_data(golden: object, benchmark: object, inputs: Iterable[torch.Tensor]) -> bool:
+    """Whether an output holds nothing but values of the inputs (and zeros).
+
+    Args:
+        golden: the output computed in float64.
+        benchmark: the same output computed in the case's own floating dtype.
+        inputs: the tensors that went in; those of another dtype are passed over.
+    """
+    if not isinstance(golden, torch.Tensor) or not isinstance(benchmark, torch.Tensor):
+        return False
+    dtype = benchmark.dtype
+    if not dtype.is_floating_point or golden.shape != benchmark.shape or benchmark.numel() < LEAST:
+        return False
+    if golden.dtype == dtype or dtype.itemsize not in _WORD:
+        return False
+    given = [tensor.detach() for tensor in inputs if tensor.dtype == dtype and tensor.device.type == "cpu"]
+    if not given or sum(tensor.numel() for tensor in given) > MOST:
+        return False
+    if not torch.equal(torch.nan_to_num(golden, nan=0.5), torch.nan_to_num(benchmark.to(golden.dtype), nan=0.5)):
+        return False
+    flat = benchmark.detach().reshape(-1)
+    bits = flat[:: max(1, flat.numel() // SAMPLE)].contiguous().view(_WORD[dtype.itemsize])
+    bits = torch.unique(bits)
+    if bits.numel() < DISTINCT:
+        return False
+    words = [tensor.contiguous().view(_WORD[dtype.itemsize]).reshape(-1) for tensor in given]
+    zeros = torch.tensor([0.0, -0.0], dtype=dtype).view(_WORD[dtype.itemsize])
+    return bool(torch.isin(bits, torch.cat([*words, zeros])).all())

@@ -1,0 +1,291 @@
+"""A second look at a failure: run the case again with one thing changed, and say what the failure depends on.
+
+In this order: the random numbers (the reference itself changes with the seed), the run (the target disagrees with
+itself), the memory layout of an argument, memory that was never written, a reduced-precision mode, and how far the
+function itself carries the last bits of its inputs. The first that explains the failure names it; a failure that
+nothing here explains stays as it was judged. Only the criterion ``auto`` lets a mode or the conditioning excuse a
+failure: thresholds that somebody gave are kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pytest_ascend.cases.case import Case
+from pytest_ascend.cases.layouts import is_plain_layout, relay_all
+from pytest_ascend.cases.transfer import Entry, same_bits
+from pytest_ascend.judge.verdict import CheckpointResult, Kind, OutputResult, Verdict
+from pytest_ascend.observe.capture import Capture, RunFailed, Setting, run
+from pytest_ascend.observe.conditioning import conditioning, is_legal
+from pytest_ascend.observe.reference import Judged, Reference, leaves
+from pytest_ascend.targets.base import Target
+from pytest_ascend.targets.cpu import CpuTarget
+
+__all__ = ["SecondLook", "spread"]
+
+# Kinds that neither chance nor a mode explains.
+_FORM = (Kind.structure, Kind.shape, Kind.dtype)
+# What rounding inputs to HF32 (11 mantissa bits instead of 24) can do to a result, with room for a deep model: beside
+# the result's norm, and beside the error that float32 makes (which is all there is where the result is zero).
+_HF32_ERROR = 2.0**-7
+_HF32_RATIO = 2.0**15
+
+
+@dataclass
+class SecondLook:
+    """Explains one failure.
+
+    Attributes:
+        case, target, setting, reference: as in the run that failed.
+        fn: the reference callable, or None when the case is its own.
+        relaid: the arguments that were re-laid in that run.
+        only_arguments: as in :meth:`Reference.judge`.
+    """
+
+    case: Case
+    target: Target
+    setting: Setting
+    reference: Reference
+    fn: Callable[..., Any] | None = None
+    relaid: Mapping[int, torch.Tensor] | None = None
+    only_arguments: bool = False
+
+    def explain(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
+        """The judgement with its failures explained, and notes."""
+        notes: list[str] = []
+        for step in (self._random, self._repeated, self._layout, self._unwritten, self._mode, self._amplified):
+            if not judged.failed:
+                break
+            try:
+                judged, said = step(actual, judged)
+            except (RunFailed, ValueError) as error:  # the failure itself stands
+                judged, said = judged, [f"a rerun to explain the failure raised: {error}"]
+            notes += said
+        return judged, notes
+
+    def _run(self, relaid: Mapping[int, torch.Tensor] | None = None, **options: Any) -> Capture:
+        return run(self.case, self.target, self.setting, relaid=self.relaid if relaid is None else relaid, **options)
+
+    def _judge(self, actual: Capture) -> Judged:
+        return self.reference.judge(actual, only_arguments=self.only_arguments)
+
+    # -- chance ---------------------------------------------------------------------------------------------------
+
+    def _random(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
+        """Outputs that change with the seed on the CPU too can't be compared between two devices."""
+        own = self.reference.own
+        if not own.drew:
+            return judged, []
+        floating = torch.float64 if own is self.reference.golden and self.reference.benchmark is None else None
+        setting = dataclasses.replace(self.setting, seed=self.setting.seed ^ 1)
+        other = run(self.case, CpuTarget(), setting, fn=self.fn, floating=floating)
+        random = _differing(own, other)
+        reason = (
+            "random: the CPU's own result changes with the seed (model.eval(), or dropout p=0, makes it comparable)"
+        )
+        return _replace(judged, lambda o: o.path in random and o.kind not in _FORM, Verdict.NOT_COMPARABLE, reason), []
+
+    def _repeated(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
+        return self.repeat(actual, judged, 2)
+
+    def repeat(self, actual: Capture, judged: Judged, repeats: int) -> tuple[Judged, list[str]]:
+        """Run the same inputs again and see whether the target agrees with itself.
+
+        NONDETERMINISTIC when some runs pass and others don't, or when runs differ from each other as much as from the
+        golden. Differences that stay within the criterion are a note.
+        """
+        runs = [(actual, judged)]
+        for _ in range(repeats - 1):
+            again = self._run()
+            runs.append((again, judged if not _differing(actual, again) else self._judge(again)))
+        captures = [capture for capture, _ in runs]
+        paths = set().union(*(_differing(actual, capture) for capture in captures[1:]))
+        if not paths:
+            return judged, []
+        most = {path: spread(captures, path) for path in paths}
+        widest = max(most.values())
+        failing = [one for _, one in runs if one.failed]
+        if not failing:
+            return judged, [f"{repeats} runs of the target differ by up to {widest:.3g}, within the criterion"]
+        worst = judged if judged.failed else failing[0]
+        if len(failing) == len(runs) and not _as_wide_as_the_error(worst, most):
+            return judged, [f"{repeats} runs of the target differ by up to {widest:.3g}, less than they are wrong"]
+        reason = (
+            f"the target disagrees with itself: {len(failing)} of {repeats} runs with the same inputs are wrong, and "
+            f"they differ from each other by up to {widest:.3g}"
+        )
+        return _replace(worst, lambda o: o.kind not in _FORM, Verdict.NONDETERMINISTIC, reason), []
+
+    # -- memory ---------------------------------------------------------------------------------------------------
+
+    def _layout(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
+        """The same values in plain memory, argument by argument."""
+        given = {path: (self.relaid or {}).get(id(t), t) for path, t in self.case.arguments.items()}
+        odd = [path for path, tensor in given.items() if not is_plain_layout(tensor)]
+        if not odd or (self.reference.own.changes and _aliases(given.values())):
+            return judged, []
+        if self._fails(odd):
+            return judged, []
+        guilty = [path for path in odd if len(odd) == 1 or not self._fails([path])]
+        names = " or ".join(guilty) if guilty else " and ".join(odd) + " together"
+        form = "; ".join(f"{path}: {describe_layout(given[path])}" for path in guilty or odd)
+        reason = f"wrong with {names} laid out as given, right with a contiguous copy of the same values ({form})"
+        return _replace(judged, lambda o: True, Verdict.FAIL, reason, kind=Kind.layout), []
+
+    def _fails(self, contiguous: Iterable[str]) -> bool:
+        arguments = self.case.arguments
+        plain = relay_all([arguments[path] for path in contiguous], "contiguous")
+        return self._judge(self._run({**(self.relaid or {}), **plain})).failed
+
+    def _unwritten(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
+        """``out=`` filled with a pattern beforehand: what still holds it afterwards was never written."""
+        if not any(path == "out" or path.startswith("out[") for path in self.case.arguments):
+            return judged, []
+        patterns: dict[str, torch.Tensor] = {}
+
+        def poison(entry: Entry) -> None:
+            if entry.path == "out" or entry.path.startswith("out["):
+                with torch.no_grad():
+                    entry.copy.copy_(_pattern(entry.copy))
+                patterns[entry.path] = entry.copy.detach().to("cpu").clone()
+
+        again = self._run(poison=poison)
+        for path, pattern in patterns.items():
+            change = again.changes.get(path)
+            left = pattern if change is None else change.after
+            kept = int(_equal_bits(left, pattern).sum()) if left.shape == pattern.shape else 0
+            if kept:
+                reason = f"{kept} of {pattern.numel()} elements of {path} were never written"
+                return _replace(judged, lambda o: o.kind not in _FORM, Verdict.FAIL, reason, kind=Kind.unwritten), []
+        return judged, []
+
+    # -- modes ----------------------------------------------------------------------------------------------------
+
+    def _mode(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
+        """A reduced-precision mode that is on, and without which the target is right."""
+        on = self.target.switches()
+        if not on or not _small(judged.failing, self.reference.golden, self.reference.own, actual):
+            return judged, []
+        for switches in (*((name,) for name in on), on):
+            with self.target.without(*switches):
+                fails = self._judge(self._run()).failed
+            if not fails:
+                names = " and ".join(switches)
+                reason = f"explained by HF32 (11 mantissa bits): within the criterion with {names} = False"
+                if self.reference.criterion.name != "auto":
+                    return judged, [reason]
+                return _replace(judged, lambda o: o.kind not in _FORM, Verdict.MODE_DIFF, reason, status="warning"), []
+        return judged, []
+
+    def _amplified(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
+        """Errors no larger than what the last bits of the inputs become on their way through the function."""
+        if self.reference.criterion.name != "auto" or self.reference.golden.backward_error is not None:
+            return judged, []
+        paths = {o.path for o in judged.failing if o.kind not in _FORM and o.kind is not Kind.mutation}
+        golden, benchmark = leaves(self.reference.golden), leaves(self.reference.own)
+        here = leaves(actual)
+        spreads = conditioning(self.case, self.setting, self.reference.golden, self.fn, paths)
+        legal = {
+            path
+            for path in paths
+            if path in spreads and is_legal(golden[path], here.get(path), benchmark.get(path), spreads[path])
+        }
+        reason = "as far off as the last bits of the inputs become on their way through the function itself"
+        return _replace(judged, lambda o: o.path in legal, Verdict.AMPLIFIED, reason), []
+
+
+def spread(captures: list[Capture], path: str) -> float:
+    """The largest difference between runs at a path: NaN-safe, infinite where one run is finite and another isn't."""
+    values = [leaves(capture).get(path) for capture in captures]
+    tensors = [v.to(torch.complex128 if v.is_complex() else torch.float64) for v in values if v is not None]
+    if len(tensors) < len(values) or len({t.shape for t in tensors}) > 1:
+        return float("inf")
+    widest = 0.0
+    for tensor in tensors[1:]:
+        apart = (tensor - tensors[0]).abs()
+        equal = (tensor == tensors[0]) | (tensor.isnan() & tensors[0].isnan())
+        apart = torch.where(equal, torch.zeros_like(apart), apart.nan_to_num(nan=float("inf")))
+        widest = max(widest, float(apart.max())) if apart.numel() else widest
+    return widest
+
+
+def describe_layout(value: torch.Tensor) -> str:
+    """``shape (2, 3), strides (1, 2), offset 4``."""
+    return f"shape {tuple(value.shape)}, strides {value.stride()}, offset {value.storage_offset()}"
+
+
+def _differing(left: Capture, right: Capture) -> set[str]:
+    """Paths at which two captures don't hold the same bits."""
+    here, there = leaves(left), leaves(right)
+    return {p for p in {*here, *there} if p not in here or p not in there or not same_bits(here[p], there[p])}
+
+
+def _aliases(tensors: Iterable[torch.Tensor]) -> bool:
+    storages = [t.untyped_storage()._cdata for t in tensors if t.layout is torch.strided]
+    return len(set(storages)) < len(storages)
+
+
+def _as_wide_as_the_error(judged: Judged, spreads: Mapping[str, float]) -> bool:
+    wrong = [(spreads.get(o.path, 0.0), o.metrics) for o in judged.failing]
+    return any(apart >= 0.5 * metrics.max_abs_error for apart, metrics in wrong if metrics is not None)
+
+
+def _small(wrong: Iterable[OutputResult], golden: Capture, own: Capture, actual: Capture) -> bool:
+    """Whether every failure is as small as reduced precision makes it: beside the value, or beside float32's error."""
+    golds, owns, here = leaves(golden), leaves(own), leaves(actual)
+    for output in wrong:
+        path = output.path
+        if output.kind in _FORM or output.kind is Kind.mutation or path not in golds or path not in here:
+            return False
+        error, size = _rms(here[path], golds[path]), _rms(golds[path], torch.zeros_like(golds[path]))
+        float32 = _rms(owns[path], golds[path]) if path in owns else 0.0
+        if not error <= max(_HF32_ERROR * size, _HF32_RATIO * float32):
+            return False
+    return True
+
+
+def _rms(left: torch.Tensor, right: torch.Tensor) -> float:
+    wide = torch.complex128 if left.is_complex() else torch.float64
+    return float((left.to(wide) - right.to(wide)).abs().square().mean().sqrt()) if left.numel() else 0.0
+
+
+def _pattern(like: torch.Tensor) -> torch.Tensor:
+    """A value no kernel writes by chance: a NaN of unusual bits, or an integer of alternating ones."""
+    if like.dtype.is_complex or like.dtype is torch.bool:
+        return torch.full_like(like, float("nan") if like.dtype.is_complex else True)
+    if like.dtype.is_floating_point:
+        return torch.full_like(like, float("nan"))
+    return torch.full_like(like, 0x5A)
+
+
+def _equal_bits(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    return (left == right) | ((left != left) & (right != right))
+
+
+def _replace(
+    judged: Judged,
+    which: Callable[[OutputResult], bool],
+    verdict: Verdict,
+    reason: str,
+    *,
+    kind: Kind | None = None,
+    status: str | None = None,
+) -> Judged:
+    """The same judgement with another verdict on those failures."""
+
+    def one(output: OutputResult) -> OutputResult:
+        if output.verdict is not Verdict.FAIL or not which(output):
+            return output
+        mark = status or ("fail" if verdict.outcome == "failed" else "warning")
+        return dataclasses.replace(output, verdict=verdict, kind=kind, reason=f"{reason}; {output.reason}", status=mark)
+
+    layers = tuple(
+        CheckpointResult.of(layer.name, map(one, layer.outputs)) if layer.outputs else layer
+        for layer in judged.checkpoints
+    )
+    return Judged(tuple(map(one, judged.outputs)), layers)
