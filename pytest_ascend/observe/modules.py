@@ -29,7 +29,8 @@ CALLS = 32
 """How many calls of one layer are kept; a generation loop calls each layer once per token."""
 
 _IDLE = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.Flatten)
-_NEVER_CALLED = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+# Containers that are never called, and scripted modules, which let nobody look in.
+_CLOSED = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict, torch.jit.ScriptModule)
 
 
 def choose(module: nn.Module, selection: bool | Sequence[str] | None) -> tuple[str, ...]:
@@ -49,7 +50,7 @@ def choose(module: nn.Module, selection: bool | Sequence[str] | None) -> tuple[s
     if selection is False:
         return ()
     names = {name: inner for name, inner in module.named_modules() if name}
-    called = {name: inner for name, inner in names.items() if not isinstance(inner, _NEVER_CALLED)}
+    called = {name: inner for name, inner in names.items() if not isinstance(inner, _CLOSED)}
     if selection is True:
         return tuple(called)
     wanted: set[str] = set()
@@ -73,7 +74,7 @@ def _matching(pattern: str, names: dict[str, nn.Module]) -> list[str]:
 def _nothing_matches(pattern: str, names: dict[str, nn.Module], called: dict[str, nn.Module]) -> str:
     if pattern in names:
         kind = type(names[pattern]).__name__
-        return f"checkpoint {pattern!r} is a {kind}, which is never called itself: give '{pattern}.*'"
+        return f"checkpoint {pattern!r} is a {kind}, whose calls can't be captured: give '{pattern}.*'"
     close = difflib.get_close_matches(pattern, list(called), n=3, cutoff=0.4)
     hint = f"the closest are {', '.join(close)}" if close else f"there are {', '.join(list(called)[:5])} and others"
     return f"checkpoint {pattern!r} matches no layer: {hint}"
@@ -107,7 +108,7 @@ def _opened(name: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
     found: list[tuple[str, nn.Module]] = []
     for child_name, child in module.named_children():
         path = f"{name}.{child_name}" if name else child_name
-        if isinstance(child, _NEVER_CALLED):
+        if isinstance(child, _CLOSED):
             found.extend(_opened(path, child))
         elif not isinstance(child, _IDLE):
             found.append((path, child))
@@ -134,12 +135,7 @@ class Taps:
 
     def __enter__(self) -> Taps:
         for name, layer in self._layers:
-            if isinstance(layer, torch.jit.ScriptModule):  # its forward can't be replaced
-                self._undo.append(
-                    layer.register_forward_hook(lambda _m, _i, out, name=name: self._take(name, out)).remove
-                )
-            else:
-                self._wrap(name, layer)
+            self._wrap(name, layer)
         return self
 
     def __exit__(

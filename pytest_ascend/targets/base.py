@@ -86,12 +86,12 @@ class Target(abc.ABC):
         """Numeric modes that change results, as far as known: ``hf32_matmul``, ``hf32_conv``, ``overflow_mode``, ..."""
         return {}
 
-    def switches(self) -> tuple[str, ...]:
-        """Names of the reduced-precision modes that are on and can be switched off for a run."""
-        return ()
+    def switches(self) -> Mapping[str, str]:
+        """Documented modes that change results and are on: how to switch each off, to what it is."""
+        return {}
 
     def without(self, *switches: str) -> AbstractContextManager[Any]:
-        """A context in which these of :meth:`switches` are off."""
+        """A context in which these keys of :meth:`switches` are off."""
         return contextlib.nullcontext()
 
     def versions(self) -> dict[str, str]:

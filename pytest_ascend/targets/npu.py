@@ -132,24 +132,35 @@ class NpuTarget(Target):
             modes["overflow_mode"] = "inf_nan" if _npu().utils.is_support_inf_nan() else "saturation"
         return modes
 
-    def switches(self) -> tuple[str, ...]:
-        """Which of ``conv.allow_hf32`` and ``matmul.allow_hf32`` is on."""
-        on = {
-            "torch.npu.conv.allow_hf32": _npu().conv.allow_hf32,
-            "torch.npu.matmul.allow_hf32": _npu().matmul.allow_hf32,
-        }
-        return tuple(name for name, value in on.items() if value)
+    def switches(self) -> dict[str, str]:
+        """HF32 in convolution and matmul, and the chip's own form of gelu, where they are on."""
+        found = {}
+        if _npu().conv.allow_hf32:
+            found["torch.npu.conv.allow_hf32 = False"] = "HF32 (11 mantissa bits) in convolution"
+        if _npu().matmul.allow_hf32:
+            found["torch.npu.matmul.allow_hf32 = False"] = "HF32 (11 mantissa bits) in matmul"
+        with contextlib.suppress(AttributeError):  # an older torch_npu has no such switch
+            if not _npu().are_compatible_impl_enabled():
+                found["torch.npu.use_compatible_impl(True)"] = "the chip's own form of gelu (tanh)"
+        return found
 
     @contextlib.contextmanager
     def without(self, *switches: str) -> Iterator[None]:
-        """HF32 off for a while."""
-        before = _npu().conv.allow_hf32, _npu().matmul.allow_hf32
+        """These modes off for a while."""
+        conv, matmul = _npu().conv.allow_hf32, _npu().matmul.allow_hf32
         try:
-            _npu().conv.allow_hf32 = before[0] and "torch.npu.conv.allow_hf32" not in switches
-            _npu().matmul.allow_hf32 = before[1] and "torch.npu.matmul.allow_hf32" not in switches
+            for switch in switches:
+                if switch.startswith("torch.npu.conv"):
+                    _npu().conv.allow_hf32 = False
+                elif switch.startswith("torch.npu.matmul"):
+                    _npu().matmul.allow_hf32 = False
+                else:
+                    _npu().use_compatible_impl(True)
             yield
         finally:
-            _npu().conv.allow_hf32, _npu().matmul.allow_hf32 = before
+            _npu().conv.allow_hf32, _npu().matmul.allow_hf32 = conv, matmul
+            if "torch.npu.use_compatible_impl(True)" in switches:
+                _npu().use_compatible_impl(False)
 
     def versions(self) -> dict[str, str]:
         """Versions of torch and, on a card, of torch_npu and CANN."""

@@ -1,0 +1,168 @@
+"""Which layers are compared, and how their outputs are taken."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_ascend.observe.modules import CALLS, SAMPLE, Taps, choose
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        return self.relu(self.bn1(self.conv1(x)) + x)
+
+
+class ResNet(nn.Module):
+    def __init__(self, blocks=(2, 2, 2, 2)):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 4, 1)
+        for i, count in enumerate(blocks, 1):
+            setattr(self, f"layer{i}", nn.Sequential(*[Block() for _ in range(count)]))
+        self.drop, self.fc = nn.Dropout(0.1), nn.Linear(4, 2)
+
+    def forward(self, x):
+        x = self.conv1(x)
+        for i in range(1, 5):
+            x = getattr(self, f"layer{i}")(x)
+        return self.fc(self.drop(x.mean((2, 3))))
+
+
+class Encoder(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        self.embed = nn.Embedding(9, 4)
+        self.layers = nn.ModuleList([nn.TransformerEncoderLayer(4, 2, 8, batch_first=True) for _ in range(depth)])
+        self.head = nn.Linear(4, 9)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def test_a_sample_reaches_from_the_first_to_the_last_layer():
+    names = choose(ResNet((3, 4, 6, 3)), None)
+    assert names[0] == "conv1"
+    assert names[-1] == "fc"
+    assert len(names) <= SAMPLE
+    assert all(any(name.startswith(f"layer{i}") for name in names) for i in range(1, 5))
+    assert not any("drop" in name for name in names)
+
+
+def test_a_deep_stack_is_thinned_evenly():
+    names = choose(Encoder(48), None)
+    assert len(names) == SAMPLE
+    assert (names[0], names[-1]) == ("embed", "head")
+    depths = [int(name.split(".")[1]) for name in names if name.startswith("layers.")]
+    steps = [b - a for a, b in itertools.pairwise(depths)]
+    assert max(steps) - min(steps) <= 1
+
+
+def test_real_architectures_give_their_blocks():
+    from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
+
+    small = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 20}
+    bert = choose(BertModel(BertConfig(num_hidden_layers=12, **small)), None)
+    assert bert[0] == "embeddings"
+    assert bert[-1] == "pooler"
+    assert sum(name.startswith("encoder.layer.") for name in bert) == 10
+    llama = choose(LlamaForCausalLM(LlamaConfig(num_hidden_layers=2, **small)), None)
+    assert llama[0] == "model.embed_tokens"
+    assert llama[-1] == "lm_head"
+    assert "model.layers.1.mlp" in llama
+
+
+def test_a_small_model_gives_all_its_layers():
+    assert choose(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)), None) == ("0", "1", "2")
+    assert choose(nn.Linear(2, 2), None) == ()
+
+
+def test_names_and_globs():
+    model = Encoder(3)
+    assert choose(model, ["layers.*"]) == ("layers.0", "layers.1", "layers.2")
+    assert choose(model, ["layers.?.norm1", "embed"]) == ("embed", "layers.0.norm1", "layers.1.norm1", "layers.2.norm1")
+    assert "layers.0.self_attn.out_proj" in choose(model, ["layers.**"])
+    assert choose(model, ()) == ()
+    every = choose(model, True)
+    assert "layers" not in every  # a list is never called
+    assert {"embed", "layers.2.linear1", "head"} <= set(every)
+
+
+def test_a_name_that_matches_nothing_gets_the_closest():
+    with pytest.raises(ValueError, match=r"'layer.1.norm1' matches no layer.*layers\.1\.norm1"):
+        choose(Encoder(2), ["layer.1.norm1"])
+    with pytest.raises(ValueError, match=r"'layers' is a ModuleList.*'layers\.\*'"):
+        choose(Encoder(2), ["layers"])
+
+
+def test_outputs_are_taken_when_they_exist():
+    model = ResNet()
+    with Taps(model, ["layer1.0.bn1"]) as taps:
+        model(torch.randn(2, 3, 2, 2))
+    first = taps.captured["layer1.0.bn1"]
+    model.eval()
+    assert (first < 0).any()  # before the in-place relu that follows
+
+
+def test_order_is_that_in_which_outputs_come_to_exist():
+    model = ResNet()
+    names = ["conv1", "layer1", "layer1.0", "layer1.0.conv1", "fc"]
+    with Taps(model, names) as taps:
+        model(torch.randn(2, 3, 2, 2))
+    assert list(taps.captured) == ["conv1", "layer1.0.conv1", "layer1.0", "layer1", "fc"]
+
+
+def test_a_layer_called_again_is_numbered_and_not_kept_forever():
+    layer = nn.Linear(2, 2)
+    model = nn.Sequential(layer, nn.ReLU())
+    with Taps(model, ["0"]) as taps:
+        for i in range(CALLS + 3):
+            model(torch.full((1, 2), float(i)))
+    assert list(taps.captured)[:3] == ["0", "0#2", "0#3"]
+    assert len(taps.captured) == CALLS
+    assert taps.dropped == 3
+    assert not torch.equal(taps.captured["0"], taps.captured["0#2"])
+
+
+def test_layers_are_as_before_afterwards():
+    model = ResNet()
+    before = dict(vars(model.conv1))
+    with pytest.raises(RuntimeError), Taps(model, ["conv1", "fc"]):
+        model(torch.randn(1))
+    assert vars(model.conv1) == before
+    assert not model.conv1._forward_hooks
+
+
+def test_a_fused_path_is_not_left_because_somebody_looks():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    model, x = nn.Sequential(layer), torch.randn(1, 3, 8)
+
+    def fused():
+        with torch.no_grad(), torch.profiler.profile() as profile:
+            model(x)
+        return any("_transformer_encoder_layer_fwd" in event.key for event in profile.key_averages())
+
+    assert fused()
+    with Taps(model, ["0", "0.linear1"]):
+        assert fused()
+    handle = layer.linear1.register_forward_hook(lambda *_: None)
+    assert not fused()  # what a hook would have done
+    handle.remove()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
+def test_scripted_layers_are_passed_over():
+    model = nn.Sequential(torch.jit.script(nn.Linear(2, 2)), nn.ReLU())
+    assert choose(model, None) == choose(model, True) == ("1",)
+    with pytest.raises(ValueError, match="can't be captured"):
+        choose(model, ["0"])
