@@ -6,7 +6,9 @@ layout, seed, autocast and initial gradients; the callable's own module is never
 
 from __future__ import annotations
 
+import dataclasses
 import sys
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,6 +26,7 @@ from pytest_ascend.observe.reruns import SecondLook
 from pytest_ascend.options import CheckOptions
 from pytest_ascend.targets import resolve
 from pytest_ascend.targets.base import Target
+from pytest_ascend.targets.cpu import CpuTarget
 
 __all__ = ["check"]
 
@@ -130,8 +133,6 @@ class _Check:
 
     def _refuses(self, relaid: Mapping[int, torch.Tensor], failed: RunFailed, layout: str) -> bool:
         """Whether the target refuses a layout that the CPU takes."""
-        from pytest_ascend.targets.cpu import CpuTarget
-
         try:
             run(self.case, CpuTarget(), self.setting, relaid=relaid)
         except RunFailed:
@@ -141,8 +142,6 @@ class _Check:
 
     def _depends_on_layout(self, reference: Reference, relaid: Mapping[int, torch.Tensor], layout: str) -> bool:
         """Whether the callable's result depends on the layout by design, as that of ``as_strided`` does."""
-        from pytest_ascend.targets.cpu import CpuTarget
-
         try:
             own = run(self.case, CpuTarget(), self.setting, relaid=relaid, floating=torch.float64)
         except RunFailed:
@@ -232,7 +231,9 @@ class _Check:
             return result
         fell_back = ", ".join(dict.fromkeys(op for capture in seen for op in capture.fell_back))
         reason = ""
-        if fell_back and self.case.module is None:
+        if fell_back and self.case.module is not None:
+            result = dataclasses.replace(result, notes=(*result.notes, f"on the CPU, not on the target: {fell_back}"))
+        elif fell_back:
             reason = f"{fell_back} fell back to the CPU, so the CPU was compared with itself"
         elif seen and not any(capture.exercised for capture in seen):
             reason = f"{self.target.title()} did nothing: {self.case.api} computed on the CPU, or was given no device"
@@ -255,16 +256,7 @@ def _layers(case: Case, options: CheckOptions) -> tuple[str, ...]:
 
 
 def _in_layout(output: OutputResult, layout: str) -> OutputResult:
-    return OutputResult(
-        f"{output.path} [{layout}]",
-        output.verdict,
-        output.kind,
-        output.reason,
-        output.status,
-        output.dtype,
-        output.shape,
-        output.metrics,
-    )
+    return dataclasses.replace(output, path=f"{output.path} [{layout}]")
 
 
 def _stowaways(case: Case) -> list[str]:
@@ -283,6 +275,4 @@ def _stowaways(case: Case) -> list[str]:
 
 def _seed_of(api: str) -> int:
     """A seed of the case's own, the same in every process."""
-    import zlib
-
     return zlib.crc32(api.encode())

@@ -125,7 +125,8 @@ class Reference:
 
     def _tree(self, golden: Any, actual: Any, benchmark: Any, root: str) -> tuple[OutputResult, ...]:
         exact = self.criterion.name == "auto" and bool(self.inputs) and moves_data(golden, benchmark, self.inputs)
-        return judge_tree(golden, actual, benchmark, self.criterion, root, exact=exact)
+        yardstick = None if self.benchmark is None or benchmark is golden else benchmark
+        return judge_tree(golden, actual, yardstick, self.criterion, root, exact=exact)
 
     def _gradients(self, actual: Capture, right: bool, only_arguments: bool) -> Iterator[OutputResult]:
         """Judge gradients; a side whose backward pass raised has none to offer."""
