@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ascend.options import CheckOptions
-from pytest_ascend.session import KEY, AscendSession, ComparisonFailed, Record, Unsupported, marker_options, seed_of
+from pytest_ascend.session import (
+    KEY,
+    AscendSession,
+    ComparisonFailed,
+    Record,
+    Unsupported,
+    marker_options,
+    merge,
+    seed_of,
+)
 from pytest_ascend.settings import COMPARE
 
 if TYPE_CHECKING:
@@ -57,7 +66,7 @@ class Comparison:
         Raises ``TypeError`` for an unknown name and ``ValueError`` for a bad value.
         """
         __tracebackhide__ = True
-        changed = Comparison(self._session, self._item, {**self._options, **options})
+        changed = Comparison(self._session, self._item, merge(self._options, options))
         changed._check_options()
         return changed
 
@@ -94,7 +103,7 @@ def ascend_compare(request: pytest.FixtureRequest) -> Comparison:
     """
     session = _session_of(request, "ascend_compare")
     item: pytest.Item = request.node
-    return Comparison(session, item, {**session.settings.check_options(), **marker_options(item)})
+    return Comparison(session, item, merge(session.settings.check_options(), marker_options(item)))
 
 
 @pytest.fixture

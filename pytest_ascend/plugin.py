@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ascend import settings
 from pytest_ascend.fixtures import ascend_compare, ascend_device
-from pytest_ascend.session import KEY, AscendSession, marker_help
+from pytest_ascend.session import KEY, AscendSession, hide_own_frames, marker_help
 
 __all__ = ["ascend_compare", "ascend_device"]  # pytest finds the fixtures here
 
@@ -52,8 +52,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    ascend = item.config.stash[KEY]
+    if ascend.on and call.excinfo:
+        hide_own_frames()
     report = yield
-    item.config.stash[KEY].complete(item, call, report)
+    ascend.complete(item, call, report)
     return report
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import os
 import shlex
+import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -104,9 +105,11 @@ class AscendSession:
 
     def record(self, item: pytest.Item, result: CheckResult, seed: int | None) -> Record:
         """Keep a result of an item until its report is made, and put its gist among the JUnit properties."""
-        record = {"nodeid": item.nodeid, **result.to_dict(), "seed": seed}
+        environment = dict(result.environment)
+        of_the_case = {name: environment.pop(name) for name in ("seed", "autocast") if name in environment}
+        self.environment = environment
+        record = {"nodeid": item.nodeid, **result.to_dict(), "seed": seed, **of_the_case}
         item.stash.setdefault(_RECORDS, []).append(record)
-        self.environment = result.environment
         count = sum(1 for name, _ in item.user_properties if name.endswith(".verdict")) + 1
         prefix = f"ascend.{count}" if count > 1 else "ascend"
         gist = {**record["metrics"], **record}
@@ -127,12 +130,10 @@ class AscendSession:
             path, line, _ = item.reportinfo()
             report.longrepr = (os.fspath(path), (line or 0) + 1, f"Skipped: {error}")  # the test, not our own line
         if records := item.stash.get(_RECORDS, []):
-            from pytest_ascend.judge.verdict import jsonable
-
             for record in records:
                 record["outcome"] = self._outcome(record, report, failure)
-            report.ascend_results = list(records)
-            report.ascend_environment = jsonable(self.environment)
+            report.ascend_results = _plain(records)
+            report.ascend_environment = _plain(self.environment)
             records.clear()
 
     def _outcome(self, record: Record, report: pytest.TestReport, failure: ComparisonFailed | None) -> str:
@@ -207,6 +208,20 @@ class AscendSession:
 KEY = pytest.StashKey[AscendSession]()
 
 
+# The criterion that a threshold belongs to.
+_CRITERION_OF = {"cosine": "cosine", "max_abs": "cosine", "rtol": "close", "atol": "close"}
+
+
+def merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with those of ``upper`` winning: its criterion, named or implied by a threshold, ousts the other's."""
+    named = upper.get("criterion", "auto")
+    wanted = {named} if named != "auto" else {_CRITERION_OF[name] for name in upper if name in _CRITERION_OF}
+    ousted = {name for name, criterion in _CRITERION_OF.items() if criterion not in wanted} if wanted else set()
+    if wanted and lower.get("criterion") not in wanted:
+        ousted.add("criterion")
+    return {**{name: value for name, value in lower.items() if name not in ousted}, **upper}
+
+
 def marker_options(item: pytest.Item) -> dict[str, Any]:
     """The options in an item's ``ascend`` markers, the closest one winning. Bad ones fail the item, in one sentence."""
     merged: dict[str, Any] = {}
@@ -218,7 +233,7 @@ def marker_options(item: pytest.Item) -> dict[str, Any]:
                 near = difflib.get_close_matches(name, CheckOptions.names(), n=1)
                 hint = f" (did you mean {near[0]!r}?)" if near else ""
                 pytest.fail(f"@pytest.mark.ascend has no keyword {name!r}{hint}: {_known()}", pytrace=False)
-        merged.update(marker.kwargs)
+        merged = merge(merged, marker.kwargs)
     try:
         CheckOptions(**merged)
     except (TypeError, ValueError) as error:
@@ -237,6 +252,22 @@ def marker_help() -> str:
         f"ascend({fields}): options of every ascend_compare in the test; they win over the command line and yield to "
         "ascend_compare.using(...)."
     )
+
+
+def hide_own_frames() -> None:
+    """Keep our modules out of tracebacks (``--full-trace`` shows them): an error in a test is about the test's code."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("pytest_ascend."):
+            module.__dict__.setdefault("__tracebackhide__", True)
+
+
+def _plain(value: Any) -> Any:
+    """``value`` in the plain types of JSON and no subclass of them, which pytest-xdist can't send."""
+    import json
+
+    from pytest_ascend.judge.verdict import jsonable
+
+    return json.loads(json.dumps(jsonable(value), allow_nan=False))
 
 
 def _short(excinfo: pytest.ExceptionInfo[BaseException], item: pytest.Item) -> object:

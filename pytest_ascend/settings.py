@@ -139,9 +139,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "criterion",
         "The rule that judges, where a test names none: auto (the default; exact for integers and data movement, a "
-        "tolerance fit for the dtype otherwise), cosine (cosine similarity and largest absolute error), exact, close "
-        "(torch.testing.assert_close's tolerances), or an Ascend standard: absolute, ulp, thousandth, binary or "
-        "benchmark",
+        "tolerance fit for the dtype otherwise), cosine (cosine similarity and largest absolute error), exact, or "
+        "close (torch.testing.assert_close's tolerances)",
         metavar="NAME",
         parse=criterion,
     ),

@@ -59,10 +59,10 @@ def summary(records: Sequence[Record], verbosity: int = 0) -> Iterator[Line]:
         return
     if verbosity >= 0:
         for record in sorted((r for r in records if r["outcome"] in ("failed", "error")), key=_severity):
-            yield from _failure(record)
+            yield from _finding(record)
         for record in records:
             if record["outcome"] in ("noted", "expected", "skipped"):
-                yield _remark(record)
+                yield from _finding(record)
         yield from _models(records)
     yield _count(records)
 
@@ -82,56 +82,53 @@ def _distance(layer: Layer) -> tuple[int, float, float]:
     return ("pass", "warning", "fail").index(layer.status), cosine, error
 
 
-def _failure(record: Record) -> Iterator[Line]:
-    yield Line(f"{_verdict(record)}  {record['nodeid']}", "red")
+def _finding(record: Record) -> Iterator[Line]:
+    failed = record["outcome"] in ("failed", "error")
+    expected = "expected " if record["outcome"] == "expected" else ""
+    yield Line(f"{expected}{_verdict(record)}  {record['nodeid']}", "red" if failed else "yellow")
     yield Line(f"    {_what(record)}: {record['reason'] or 'no reason was recorded'}")
     if record.get("first_divergence"):
         yield Line(f"    first divergence: {record['first_divergence']}")
-    yield Line(f"    reproduce: {record['reproducer']}")
-
-
-def _remark(record: Record) -> Line:
-    where = f"; first divergence: {record['first_divergence']}" if record.get("first_divergence") else ""
-    word = "expected " if record["outcome"] == "expected" else ""
-    text = f"{word}{_verdict(record)}  {record['nodeid']}  {_what(record)}: {record['reason']}{where}"
-    return Line(text, "yellow")
+    if failed:
+        yield Line(f"    reproduce: {record['reproducer']}")
 
 
 def _models(records: Sequence[Record]) -> Iterator[Line]:
     rows = [(record, layer) for record in records if (layer := worst_layer(record)) is not None]
     if not rows:
         return
-    table = [("model", "dtype", "verdict", "layers", "worst layer", "cosine", "max abs")]
+    table = [("", "dtype", "layers", "worst layer", "cosine", "max abs", "test")]
     for record, layer in rows:
         table.append(
             (
-                record["nodeid"],
+                _answer(record),
                 record["dtype"],
-                record["verdict"],
                 str(len(record["checkpoints"])),
                 layer.name,
-                f"{layer.cosine:.7f}",
+                _cosine(layer.cosine),
                 f"{layer.max_abs:.2e}",
+                record["nodeid"],
             )
         )
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    yield Line("models compared, each with its worst layer:")
+    yield Line("models, each with its worst layer:")
     for i, row in enumerate(table):
         cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        colour = _colour(rows[i - 1][0]) if i else "bold"
-        yield Line(f"  {cells}".rstrip(), colour)
-        if i and (first := rows[i - 1][0].get("first_divergence")):
-            yield Line(f"      first divergence: {first}", colour)
+        yield Line(f"  {cells}".rstrip(), _colour(rows[i - 1][0]) if i else "bold")
 
 
 def _count(records: Sequence[Record]) -> Line:
     targets = ", ".join(dict.fromkeys(record["target"] for record in records))
     counts: Counter[str] = Counter()
     for record in sorted(records, key=lambda r: Verdict(r["verdict"]).severity):
-        counts[record["verdict"] + (" (expected)" if record["outcome"] == "expected" else "")] += 1
+        counts[_answer(record)] += 1
     worst = "red" if any(r["outcome"] in ("failed", "error") for r in records) else "green"
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     return Line(f"ascend: {len(records)} compared on {targets}: {listed}", worst)
+
+
+def _answer(record: Record) -> str:
+    return record["verdict"] + (" (expected)" if record["outcome"] == "expected" else "")
 
 
 def _verdict(record: Record) -> str:
@@ -153,3 +150,8 @@ def _severity(record: Record) -> tuple[int, float]:
 
 def _number(value: float | str | None) -> float:
     return math.nan if value is None else float(value)  # "nan", "inf" and "-inf" are the file's own words
+
+
+def _cosine(value: float) -> str:
+    """Where rounding would show a flat 1, the distance from it."""
+    return f"1 - {1.0 - value:.1e}" if 0.0 < 1.0 - value < 1e-6 else f"{value:.6f}"

@@ -76,7 +76,7 @@ def test_torch_npu_without_cann_is_nothing_to_a_run_that_does_not_compare(torch_
 BAD_CALLS = {
     "a model that raises": (
         "ascend_compare(Broken(), torch.ones(2))",
-        "*Broken*ValueError*the weights are gone*",
+        "E*ValueError: the weights are gone",
     ),
     "different structure": (
         "ascend_compare.using(reference=lambda x: (x, x))(lambda x: [x], torch.ones(2))",

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ascend.session import seed_of
+from pytest_ascend.session import merge, seed_of
 
 
 def test_using_wins_over_marker_wins_over_command_line(run) -> None:
     result = run(
         """
         import pytest
-        pytestmark = pytest.mark.ascend(cosine=0.1, rtol=0.1, repeats=2)
+        pytestmark = pytest.mark.ascend(cosine=0.1, repeats=2)
         @pytest.mark.ascend(cosine=0.2, max_abs=2)
         class TestIt:
             @pytest.mark.ascend(cosine=0.3)
             def test_it(self, pretend, ascend_compare):
                 seen = pretend("PASS")
                 ascend_compare(abs, 1)
-                bound = ascend_compare.using(cosine=0.4).using(atol=1)
+                bound = ascend_compare.using(cosine=0.4).using(max_abs=1)
                 bound(abs, 1)
                 ascend_compare(abs, 1)
                 assert [options.cosine for options in seen] == [0.3, 0.4, 0.3]
-                assert [options.atol for options in seen] == [None, 1, None]
-                assert {(o.max_abs, o.rtol, o.repeats, o.criterion) for o in seen} == {(2, 0.1, 2, "close")}
-                assert {o.target for o in seen} == {"cpu"}
+                assert [options.max_abs for options in seen] == [2, 1, 2]
+                assert {(o.repeats, o.criterion, o.checkpoints, o.target) for o in seen} == {(2, "cosine", True, "cpu")}
         """,
-        "--ascend-criterion=close",
+        "--ascend-criterion=cosine",
         "--ascend-cosine=0.05",
+        "--ascend-checkpoints=all",
     )
     result.assert_outcomes(passed=1)
 
@@ -115,3 +115,27 @@ def test_a_real_comparison_passes_and_fails(run) -> None:
         ["E   ComparisonFailed: FAIL (*", "*reproduce: pytest *::test_wrong --ascend-compare=emulated"]
     )
     result.stdout.fnmatch_lines(["ascend: 2 compared on npu:0 (emulated Ascend910B): 1 PASS, 1 FAIL"])
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "merged"),
+    [
+        ({"cosine": 0.9, "target": "cpu"}, {"criterion": "exact"}, {"target": "cpu", "criterion": "exact"}),
+        ({"cosine": 0.9}, {"criterion": "cosine"}, {"cosine": 0.9, "criterion": "cosine"}),
+        ({"cosine": 0.9, "max_abs": 1}, {"cosine": 0.8}, {"cosine": 0.8, "max_abs": 1}),
+        ({"cosine": 0.9, "max_abs": 1}, {"rtol": 0.1}, {"rtol": 0.1}),
+        ({"criterion": "exact"}, {"cosine": 0.8}, {"cosine": 0.8}),
+        ({"criterion": "cosine"}, {"cosine": 0.8}, {"criterion": "cosine", "cosine": 0.8}),
+        ({"criterion": "exact"}, {"repeats": 2}, {"criterion": "exact", "repeats": 2}),
+        ({"cosine": 0.9}, {"repeats": 2}, {"cosine": 0.9, "repeats": 2}),
+    ],
+)
+def test_a_threshold_of_the_command_line_yields_to_a_tests_criterion(lower, upper, merged) -> None:
+    assert merge(lower, upper) == merged
+
+
+def test_a_threshold_of_the_command_line_beside_a_tests_criterion(run) -> None:
+    source = (
+        "import torch\ndef test_it(ascend_compare): ascend_compare.using(criterion='exact')(torch.abs, torch.ones(2))"
+    )
+    run(source, "--ascend-compare", "--ascend-cosine=0.9").assert_outcomes(passed=1)

@@ -31,7 +31,7 @@ def test_noted_passes_with_a_visible_note(run, verdict) -> None:
     result = run(ONE.format(verdict=verdict))
     result.assert_outcomes(passed=1)
     assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines([f"{verdict}  *::test_it  torch.relu float32: pretended {verdict}"])
+    result.stdout.fnmatch_lines([f"{verdict}  *::test_it", f"    torch.relu float32: pretended {verdict}"])
 
 
 @pytest.mark.parametrize("verdict", NOTED)
@@ -112,7 +112,11 @@ def test_check_records_without_asserting(run) -> None:
     )
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
-        ["expected FAIL  *; first divergence: layer2.0.conv1", "ascend: 1 compared on npu:0: 1 FAIL (expected)"]
+        [
+            "expected FAIL  *::test_it",
+            "    first divergence: layer2.0.conv1",
+            "ascend: 1 compared on npu:0: 1 FAIL (expected)",
+        ]
     )
 
 

@@ -33,7 +33,7 @@ def test_results_come_back_to_the_controller(run, pytester) -> None:
             "ascend: 6 compared on npu:0: 2 PASS, 1 MODE_DIFF, 1 UNSUPPORTED, 1 FAIL, 1 INFRA",
         ]
     )
-    result.stdout.fnmatch_lines(["MODE_DIFF  *::test_it?MODE_DIFF?  torch.relu float32: pretended MODE_DIFF*"])
+    result.stdout.fnmatch_lines(["MODE_DIFF  *::test_it?MODE_DIFF?"])
     result.stdout.fnmatch_lines(["*ERROR at call of test_it?INFRA?*"])
     content = json.loads((pytester.path / "results.json").read_text())
     jsonschema.validate(content, SCHEMA)
