@@ -128,7 +128,7 @@ def _count(records: Sequence[Record]) -> Line:
 
 
 def _answer(record: Record) -> str:
-    return record["verdict"] + (" (expected)" if record["outcome"] == "expected" else "")
+    return str(record["verdict"]) + (" (expected)" if record["outcome"] == "expected" else "")
 
 
 def _verdict(record: Record) -> str:
