@@ -86,7 +86,10 @@ class Criterion:
         thresholds = {"cosine": cosine, "max_abs": max_abs, "rtol": rtol, "atol": atol}
         given = {k: v for k, v in thresholds.items() if v is not None}
         if isinstance(name, Criterion):
-            return cls(name.name, **{**name.thresholds, **given})
+            if not given:
+                return name
+            given = {**name.thresholds, **given}
+            name = name.name
         if name == "auto" and given:
             name = "close" if given.keys() <= {"rtol", "atol"} else "cosine"
         return cls(name, **given)
@@ -282,11 +285,14 @@ def _auto(
     rtol, atol = tolerance
     scale = _rms(metrics)
     faint = False
-    if not metrics.mismatches and scale < 1.0 and metrics.max_abs_error > atol * scale:
-        # The table's absolute tolerance is for data of size one: at 1e-7 it would let anything pass.
-        scaled = measure(golden, actual, rtol=rtol, atol=atol * scale)
+    info = torch.finfo(dtype)
+    # The table's absolute tolerance is for data of size one: at 1e-7 it would let anything pass. Below the smallest
+    # step of the dtype no result can be right, though.
+    small_atol = max(atol * scale, info.smallest_normal * info.eps)
+    if not metrics.mismatches and small_atol < atol and metrics.max_abs_error > small_atol:
+        scaled = measure(golden, actual, rtol=rtol, atol=small_atol)
         if scaled.mismatches:
-            faint, atol, metrics = True, atol * scale, scaled
+            faint, atol, metrics = True, small_atol, scaled
     if not metrics.mismatches:
         return Judgement(Verdict.PASS, metrics)
     found = _close(metrics, actual.dtype, rtol, atol)
@@ -313,10 +319,13 @@ def _as_good_as(
     benchmark's, mean relative error and root mean square error <= 2 times, values below ``SMALL`` x the golden's root
     mean square counting as that small. And the error budget's rule for local faults: no element is more than 3 times
     as wrong as the benchmark's worst one, errors counted in units of roundoff x the larger of |golden| and the size at
-    which the benchmark's mean error is one roundoff. Few elements say little about a mean: the factors 2 grow by 8 / n.
+    which the benchmark's mean error is one roundoff. A benchmark of few elements may be right by luck: all factors grow
+    by 8 / n.
     """
-    unit = torch.finfo(dtype).eps / 2
-    small = SMALL.get(_real(dtype), unit) * scale
+    info = torch.finfo(dtype)
+    unit = info.eps / 2
+    # Among subnormal numbers the step is constant, whatever the size.
+    small = max(SMALL.get(_real(dtype), unit) * scale, info.smallest_normal)
     a, b = (measure(golden, t, floor=small, worst=0) for t in (actual, benchmark))
     if b.non_finite_mismatches:
         # What the benchmark alone gets wrong must not excuse anything: leave those elements out of it.
@@ -324,7 +333,7 @@ def _as_good_as(
         b = measure(golden, benchmark, floor=small, worst=0)
     room = 1.0 + 8.0 / a.count
     ratios = {
-        "largest relative error": (a.max_rel_error, max(b.max_rel_error, unit), L0_MAX_REL),
+        "largest relative error": (a.max_rel_error, max(b.max_rel_error, unit), L0_MAX_REL * room),
         "mean relative error": (a.mean_rel_error, max(b.mean_rel_error, unit / 4), L0_MEAN_REL * room),
         "root mean square error": (a.rmse, max(b.rmse, unit * scale / 4), L0_RMSE * room),
     }
@@ -332,10 +341,11 @@ def _as_good_as(
     cpu = f"the CPU in {dtype_name(dtype)}"
 
     floor = max(b.mean_abs_error / unit, small)
-    bound = max(LOCAL_RATIO * measure(golden, benchmark, floor=floor, worst=0).max_rel_error, LOCAL_UNITS * unit)
+    ratio = LOCAL_RATIO * room
+    bound = max(ratio * measure(golden, benchmark, floor=floor, worst=0).max_rel_error, LOCAL_UNITS * unit)
     local = measure(golden, actual, rtol=bound, atol=bound * floor)
     if local.mismatches:
-        what = f"{_share(local.mismatches, local.count)} more than {LOCAL_RATIO:g} x as wrong as the worst of {cpu}"
+        what = f"{_share(local.mismatches, local.count)} more than {ratio:.3g} x as wrong as the worst of {cpu}"
         reason = what + _first(local.worst) + _factor(local)
         return Judgement(Verdict.FAIL, local, reason, _kind(local, actual.dtype))
     if over:

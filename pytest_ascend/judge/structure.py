@@ -188,6 +188,8 @@ def describe(value: Any) -> str:
     if isinstance(value, (bool, int, float, complex, str, bytes, np.generic)):
         text = repr(value)
         return f"the {type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"
+    if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
+        return str(value)
     if isinstance(value, Mapping):
         keys = [repr(k) for k in value]
         more = ", ..." if len(keys) > 5 else ""

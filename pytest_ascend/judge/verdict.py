@@ -254,7 +254,7 @@ def _badness(output: OutputResult) -> tuple[int, int, float, float, float]:
     m = output.metrics
     if m is None:
         return *rank, (math.inf if output.status == "fail" else 0.0), 0.0, 0.0
-    distance = 2.0 if math.isnan(m.cosine_similarity) else 1.0 - m.cosine_similarity
+    distance = 3.0 if math.isnan(m.cosine_similarity) else 1.0 - m.cosine_similarity
     return *rank, m.non_finite_mismatches, distance, m.max_abs_error
 
 
