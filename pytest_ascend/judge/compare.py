@@ -101,7 +101,7 @@ def _judge_pair(
     except UnsupportedTensor as error:
         return OutputResult(p.path, Verdict.UNSUPPORTED, None, str(error))
     if golden is None or actual is None:
-        return _judge_object(p, golden, actual)
+        return _judge_object(p, yardstick, golden, actual)
     dtype = _dtype(p.actual, actual)
     name, shape = dtype_name(dtype), tuple(actual.shape)
     if _layout(p.golden) != _layout(p.actual):
@@ -125,13 +125,16 @@ def _judge_pair(
     return OutputResult(p.path, found.verdict, found.kind, found.reason, found.status, name, shape, found.metrics)
 
 
-def _judge_object(p: Pair, golden: torch.Tensor | None, actual: torch.Tensor | None) -> OutputResult:
+def _judge_object(p: Pair, yardstick: Any, golden: torch.Tensor | None, actual: torch.Tensor | None) -> OutputResult:
     if p.golden is None and p.actual is None:
         return OutputResult(p.path, Verdict.PASS)
     sides = f"golden is {describe(p.golden)}, actual is {describe(p.actual)}"
     if (golden is None) != (actual is None):
         return _fail(p.path, Kind.structure, sides)
     equal = same_object(p.golden, p.actual)
+    if equal is False and yardstick is not None:
+        # The golden ran in float64, so what tells the dtype apart is right when the benchmark says the same.
+        equal = same_object(yardstick, p.actual)
     if equal is None:
         reason = f"a {type(p.golden).__name__} has no values that can be compared: return its tensors"
         return OutputResult(p.path, Verdict.NOT_COMPARABLE, None, reason, "warning")

@@ -8,6 +8,7 @@ of the same items are the same structure, and the order of a dictionary's keys d
 from __future__ import annotations
 
 import dataclasses
+import enum
 import numbers
 import warnings
 from collections.abc import Mapping
@@ -285,12 +286,18 @@ def same_object(golden: Any, actual: Any) -> bool | None:
     try:
         if isinstance(golden, np.ndarray) and isinstance(actual, np.ndarray):
             return bool(np.array_equal(golden, actual))
+        if isinstance(golden, _SINGLETONS):
+            return golden is actual
         equal = golden == actual
         if isinstance(equal, bool) and (equal or _has_values(golden)):
             return equal
     except Exception:  # an object's own comparison may do anything
         return None
     return None
+
+
+#: what is compared by identity and nevertheless means something
+_SINGLETONS = (torch.dtype, torch.layout, torch.memory_format, enum.Enum, type)
 
 
 def _has_values(value: Any) -> bool:

@@ -186,6 +186,11 @@ def test_values_of_every_sort(golden, actual, verdict):
     assert compare(golden, actual).verdict is verdict
 
 
+def test_a_dtype_may_be_the_benchmarks():
+    assert compare(torch.float64, torch.float16, benchmark=torch.float16).verdict is Verdict.PASS
+    assert compare(torch.float64, torch.float32, benchmark=torch.float16).verdict is Verdict.FAIL
+
+
 def test_an_object_without_values_is_noted_by_type():
     result = compare((x(2), object()), (x(2), object()))
     assert result.verdict is Verdict.NOT_COMPARABLE
