@@ -2,8 +2,9 @@
 
 Rooms: `soc` (the chips' table) · `device` (the machine's state) · `memory` (relabelled host memory and its books) ·
 `guard` (several devices) · `dispatch` (one kernel for every operator) · `numerics` (how the chip computes) ·
-`accepts` (what a card takes and CPU kernels refuse) · `kernels`, `autocast` (registration) · `frontend` (torch's
-Python entry points) · `overrides` (planting faults) · `torch_npu/` (what `import torch_npu` gives).
+`accepts` (what a card takes and CPU kernels refuse) · `card_ops` (what the CPU lacks) · `kernels`, `autocast`
+(registration) · `frontend` (torch's Python entry points) · `overrides` (planting faults) · `torch_npu/` (what
+`import torch_npu` gives).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def install(soc: str = "Ascend910B", *, devices: int = 2) -> None:
         raise ValueError(f"devices={devices}: an emulated machine has at least one")
     if not _installed:
         _check_place()
-    from . import autocast, frontend, guard, kernels
+    from . import autocast, card_ops, frontend, guard, kernels
     from . import torch_npu as package
     from .device import machine
 
@@ -64,6 +65,7 @@ def install(soc: str = "Ascend910B", *, devices: int = 2) -> None:
     if not guard.allow_several_devices():
         machine.devices = machine.devices[:1]
     kernels.register()
+    card_ops.register()
     autocast.register()
     frontend.patch()
     package.expose()

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import sys as _sys
 from importlib import import_module as _import_module
-from importlib.abc import Loader as _Loader, MetaPathFinder as _Finder
+from importlib.abc import Loader as _Loader
+from importlib.abc import MetaPathFinder as _Finder
 from importlib.machinery import ModuleSpec as _ModuleSpec
 from importlib.util import find_spec as _find_spec
 from types import ModuleType as _ModuleType
 from typing import Any as _Any
 
+from . import _C as _C
+from . import contrib as contrib
 from . import npu as npu
+from . import utils as utils
+from .ops import formats as _formats
+from .ops import registry as _registry
 
 __version__ = "2.13.0+emulated"
+Format = _formats.Format
+# Every operator under its own name, as torch_npu binds them.
+globals().update(_registry.public())
 
 
 class _Alias(_Finder, _Loader):

@@ -2,52 +2,129 @@
 
 from __future__ import annotations
 
-from typing import Any as _Any, NamedTuple as _NamedTuple
+from typing import Any as _Any
+from typing import NamedTuple as _NamedTuple
 
 import torch as _torch
 
 from ...device import machine as _machine
+from . import amp as amp
 from . import utils as utils
-from .backends import config as config, conv as conv, matmul as matmul
+from .backends import _options
+from .backends import config as config
+from .backends import conv as conv
+from .backends import matmul as matmul
 from .memory import (
     caching_allocator_alloc as caching_allocator_alloc,
+)
+from .memory import (
     empty_cache as empty_cache,
+)
+from .memory import (
     max_memory_allocated as max_memory_allocated,
+)
+from .memory import (
     max_memory_cached as max_memory_cached,
+)
+from .memory import (
     max_memory_reserved as max_memory_reserved,
+)
+from .memory import (
     mem_get_info as mem_get_info,
+)
+from .memory import (
     memory_allocated as memory_allocated,
+)
+from .memory import (
     memory_cached as memory_cached,
+)
+from .memory import (
     memory_reserved as memory_reserved,
+)
+from .memory import (
     memory_stats as memory_stats,
+)
+from .memory import (
     memory_stats_as_nested_dict as memory_stats_as_nested_dict,
+)
+from .memory import (
     memory_summary as memory_summary,
+)
+from .memory import (
     reset_accumulated_memory_stats as reset_accumulated_memory_stats,
+)
+from .memory import (
     reset_max_memory_allocated as reset_max_memory_allocated,
+)
+from .memory import (
     reset_max_memory_cached as reset_max_memory_cached,
+)
+from .memory import (
     reset_peak_memory_stats as reset_peak_memory_stats,
+)
+from .memory import (
     set_per_process_memory_fraction as set_per_process_memory_fraction,
 )
 from .random import (
     get_rng_state as get_rng_state,
+)
+from .random import (
     get_rng_state_all as get_rng_state_all,
+)
+from .random import (
     initial_seed as initial_seed,
+)
+from .random import (
     manual_seed as manual_seed,
+)
+from .random import (
     manual_seed_all as manual_seed_all,
+)
+from .random import (
     seed as seed,
+)
+from .random import (
     seed_all as seed_all,
+)
+from .random import (
     set_rng_state as set_rng_state,
+)
+from .random import (
     set_rng_state_all as set_rng_state_all,
 )
 from .streams import (
     Event as Event,
+)
+from .streams import (
     Stream as Stream,
+)
+from .streams import (
     current_stream as current_stream,
+)
+from .streams import (
     default_stream as default_stream,
+)
+from .streams import (
     set_stream as set_stream,
+)
+from .streams import (
     stream as stream,
 )
-from .utils import index_of as _index_of
+from .utils import (
+    _index_of,
+)
+from .utils import (
+    clear_npu_overflow_flag as clear_npu_overflow_flag,
+)
+from .utils import (
+    get_npu_overflow_flag as get_npu_overflow_flag,
+)
+from .utils import (
+    get_soc_version as get_soc_version,
+)
+from .utils import (
+    is_bf16_supported as is_bf16_supported,
+)
 
 OutOfMemoryError = _torch.OutOfMemoryError
 
@@ -90,7 +167,7 @@ def synchronize(device: _Any = None) -> None:
     _index_of(device)
 
 
-class device:  # noqa: N801 - the real module's name
+class device:
     """Context manager that makes a device current for a while."""
 
     def __init__(self, device: _Any) -> None:
@@ -104,11 +181,13 @@ class device:  # noqa: N801 - the real module's name
         _machine.current = self.prev_idx
 
 
-class device_of(device):  # noqa: N801 - the real module's name
+class device_of(device):
     """The same for the device of a tensor or storage."""
 
     def __init__(self, obj: _Any) -> None:
-        super().__init__(obj.get_device() if getattr(obj, "device", None) is not None and obj.device.type == "npu" else None)
+        super().__init__(
+            obj.get_device() if getattr(obj, "device", None) is not None and obj.device.type == "npu" else None
+        )
 
 
 class _Properties(_NamedTuple):
@@ -134,16 +213,6 @@ def get_device_capability(device: _Any = None) -> None:
     """An NPU has no compute capability: None, as on the card."""
 
 
-def get_soc_version() -> int:
-    """torch_npu's integer for the SoC family."""
-    return _machine.soc.version
-
-
-def is_bf16_supported() -> bool:
-    """Whether bfloat16 is a compute type of this SoC."""
-    return _machine.soc.bf16
-
-
 def get_amp_supported_dtype() -> list[_torch.dtype]:
     """Types that autocast accepts."""
     return [_torch.float16, _torch.bfloat16] if _machine.soc.bf16 else [_torch.float16]
@@ -163,22 +232,15 @@ def are_compatible_impl_enabled() -> bool:
     return _machine.modes.compatible_impl
 
 
-def clear_npu_overflow_flag() -> None:
-    """Forget that an operator overflowed."""
-    _machine.overflow = False
-
-
-def get_npu_overflow_flag() -> bool:
-    """Whether an operator overflowed since the flag was cleared; saturation mode only.
+def set_option(option: dict[str, _Any]) -> None:
+    """Set options of the operator compiler; there is none here, so they are only kept.
 
     Raises:
-        RuntimeError: in INF/NAN mode, as on the card: look at the values instead.
+        TypeError: not a dictionary.
     """
-    if not _machine.modes.saturation:
-        raise RuntimeError("Unsupported api when soc_version >= Ascend910B1 and INF/NAN mode is on, please use isfinite on the tensors")
-    return _machine.overflow
-
-
+    if not isinstance(option, dict):
+        raise TypeError("npu option must be a dict")
+    _options.update({name: str(value).encode() for name, value in option.items()})
 
 
 def __dir__() -> list[str]:

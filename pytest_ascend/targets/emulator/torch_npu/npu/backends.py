@@ -35,11 +35,17 @@ class _ConvSwitches:
         _machine.modes.hf32_conv = _checked("torch.npu.conv.allow_hf32", value) and _machine.soc.hf32
 
 
+# Options by the name under which torch_npu keeps them, as bytes.
+_options: dict[str, bytes] = {}
+
+
 class _Config:
+    """Settings that can be written, not read."""
+
     def __setattr__(self, name: str, value: _Any) -> None:
         if name != "allow_internal_format":
             raise AttributeError(f"torch.npu.config has no setting {name!r}")
-        _checked("torch.npu.config.allow_internal_format", value)
+        _options["ALLOW_INTERNAL_FORMAT"] = b"enable" if value else b"disable"
 
 
 matmul = _MatmulSwitches()

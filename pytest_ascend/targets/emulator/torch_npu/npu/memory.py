@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict as _OrderedDict
 from typing import Any as _Any
 
-from ...device import Device as _Device, machine as _machine
-from ...memory import empty_cache as empty_cache, reset_peak as _reset_peak, statistics as _statistics
-from .utils import index_of as _index_of
+from ...device import Device as _Device
+from ...device import machine as _machine
+from ...memory import empty_cache as empty_cache
+from ...memory import reset_peak as _reset_peak
+from ...memory import statistics as _statistics
+from .utils import _index_of
 
 
 def _one(device: _Any) -> _Device:
@@ -20,7 +23,9 @@ def caching_allocator_alloc(size: int, device: _Any = None, stream: _Any = None)
     Raises:
         RuntimeError: always; make a tensor instead.
     """
-    raise RuntimeError("the emulated npu hands out no raw memory: use torch.empty(size, dtype=torch.uint8, device='npu')")
+    raise RuntimeError(
+        "the emulated npu hands out no raw memory: use torch.empty(size, dtype=torch.uint8, device='npu')"
+    )
 
 
 def memory_allocated(device: _Any = None) -> int:

@@ -9,7 +9,7 @@ from typing import Any as _Any
 import torch as _torch
 
 from ...device import machine as _machine
-from .utils import index_of as _index_of
+from .utils import _index_of
 
 
 def manual_seed(seed: int) -> None:

@@ -6,13 +6,15 @@ import time as _time
 from typing import Any as _Any
 
 from ...device import machine as _machine
-from .utils import index_of as _index_of
+from .utils import _index_of
 
 
 class Event:
     """A point in time on the device; `elapsed_time` answers in milliseconds."""
 
-    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, **_: _Any) -> None:
+    def __init__(
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, **_: _Any
+    ) -> None:
         self.enable_timing = enable_timing
         self._time: float | None = None
 
@@ -106,7 +108,7 @@ def set_stream(stream: Stream) -> None:
     _current[stream.device_index] = stream
 
 
-class stream:  # noqa: N801 - the real module's name
+class stream:
     """Context manager that makes a stream current; None does nothing."""
 
     def __init__(self, stream: Stream | None) -> None:

@@ -1,7 +1,8 @@
-"""`torch.npu.utils`: device indices and versions."""
+"""`torch.npu.utils`: overflow flags, versions and, for this package, device indices."""
 
 from __future__ import annotations
 
+import math as _math
 from typing import Any as _Any
 
 import torch as _torch
@@ -9,7 +10,7 @@ import torch as _torch
 from ...device import machine as _machine
 
 
-def index_of(device: _Any) -> int:
+def _index_of(device: _Any) -> int:
     """Index of a device given as None (the current one), index, string, `torch.device` or npu tensor.
 
     Raises:
@@ -35,3 +36,51 @@ def index_of(device: _Any) -> int:
 def get_cann_version(module: str = "CANN") -> str:
     """No CANN is needed here: an empty version, which `pytest_ascend` reports as emulated."""
     return ""
+
+
+def get_soc_version() -> int:
+    """torch_npu's integer for the SoC family."""
+    return _machine.soc.version
+
+
+def is_bf16_supported() -> bool:
+    """Whether bfloat16 is a compute type of this SoC."""
+    return _machine.soc.bf16
+
+
+def is_support_inf_nan() -> bool:
+    """Whether results may be Inf and NaN (INF/NAN mode) instead of being saturated."""
+    return not _machine.modes.saturation
+
+
+def clear_npu_overflow_flag() -> None:
+    """Forget that an operator overflowed."""
+    _machine.overflow = False
+
+
+def get_npu_overflow_flag() -> bool:
+    """Whether an operator overflowed since the flag was cleared; saturation mode only.
+
+    Raises:
+        RuntimeError: in INF/NAN mode, as on the card: look at the values instead.
+    """
+    if not _machine.modes.saturation:
+        raise RuntimeError(
+            "Unsupported api when soc_version >= Ascend910B1 and INF/NAN mode is on, please use isfinite on the tensors"
+        )
+    return _machine.overflow
+
+
+def npu_check_overflow(grad: _Any) -> bool:
+    """Whether a gradient (tensor or number) overflowed: in INF/NAN mode by its float32 sum, else by the flag."""
+    if not is_support_inf_nan():
+        overflowed = get_npu_overflow_flag()
+        clear_npu_overflow_flag()
+        return overflowed
+    total = float(grad.float().sum()) if isinstance(grad, _torch.Tensor) else float(grad)
+    return not _math.isfinite(total)
+
+
+def _is_gte_cann_version(version: str, module: str = "CANN") -> bool:
+    """Whether the toolkit is at least this old; what the emulated device offers depends on none."""
+    return True

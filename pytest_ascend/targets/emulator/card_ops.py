@@ -1,0 +1,171 @@
+"""Operators of torch itself that a card has and the CPU lacks: the parts of a synchronised batch norm.
+
+Each is made of torch's own operators on the device's tensors; statistics are float32, as on a card.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["register"]
+
+_Library: Any = torch.library.Library
+_libraries: list[Any] = []
+
+
+def _channel(t: Tensor, like: Tensor) -> Tensor:
+    """A `(C,)` tensor in float32, broadcast over dimension 1 of `like`."""
+    return t.float().view(1, -1, *[1] * (like.dim() - 2))
+
+
+def _others(x: Tensor) -> list[int]:
+    return [d for d in range(x.dim()) if d != 1]
+
+
+def batch_norm_stats(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Mean and `1 / sqrt(variance + eps)` of each channel of `(N, C, …)`, float32."""
+    wide = x.float()
+    mean = wide.mean(_others(x))
+    variance = ((wide - _channel(mean, x)) ** 2).mean(_others(x))
+    return mean, torch.rsqrt(variance + eps)
+
+
+def batch_norm_elemt(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor, eps: float
+) -> Tensor:
+    """`(x − mean) · invstd · weight + bias`, in the type of `x`."""
+    y = (x.float() - _channel(mean, x)) * _channel(invstd, x)
+    if weight is not None:
+        y = y * _channel(weight, x)
+    if bias is not None:
+        y = y + _channel(bias, x)
+    return y.to(x.dtype)
+
+
+def _batch_norm_elemt_out(*args: Any, out: Tensor) -> Tensor:
+    result = batch_norm_elemt(*args)
+    if out.shape != result.shape:
+        out.resize_(result.shape)
+    return out.copy_(result)
+
+
+def _gather(
+    mean: Tensor,
+    invstd: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+    eps: float,
+    counts: Tensor,
+) -> tuple[Tensor, Tensor]:
+    n = counts.float().view(-1, 1)
+    total = n.sum()
+    means = mean.float()
+    variances = invstd.float().pow(-2) - eps
+    overall = (means * n).sum(0) / total
+    squares = ((variances + (means - overall) ** 2) * n).sum(0)
+    variance = squares / total
+    for running, new in ((running_mean, overall), (running_var, squares / (total - 1))):
+        if running is not None:
+            running.copy_((1 - momentum) * running.float() + momentum * new)
+    return overall.to(mean.dtype), torch.rsqrt(variance + eps).to(invstd.dtype)
+
+
+def batch_norm_gather_stats_with_counts(
+    x: Tensor,
+    mean: Tensor,
+    invstd: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+    eps: float,
+    counts: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Statistics of all ranks from those of each, `(ranks, C)`, weighted by how many elements a rank saw.
+
+    The running statistics are updated in place, the variance without bias.
+    """
+    return _gather(mean, invstd, running_mean, running_var, momentum, eps, counts)
+
+
+def batch_norm_gather_stats(
+    x: Tensor,
+    mean: Tensor,
+    invstd: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+    eps: float,
+    count: int,
+) -> tuple[Tensor, Tensor]:
+    """The same where every rank saw `count` elements."""
+    counts = torch.full((mean.shape[0],), float(count), device=mean.device)
+    return _gather(mean, invstd, running_mean, running_var, momentum, eps, counts)
+
+
+def batch_norm_backward_reduce(
+    grad: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    invstd: Tensor,
+    weight: Tensor | None,
+    input_g: bool,
+    weight_g: bool,
+    bias_g: bool,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+    """Sums over a rank's elements: of the gradient and of gradient times centred input, and the gradients of weight
+    and bias.
+    """
+    wide = grad.float()
+    total = wide.sum(_others(x))
+    moment = (wide * (x.float() - _channel(mean, x))).sum(_others(x))
+    dtype = mean.dtype if weight is None else weight.dtype
+    return (
+        total.to(mean.dtype) if input_g else None,
+        moment.to(mean.dtype) if input_g else None,
+        (moment * invstd.float()).to(dtype) if weight_g else None,
+        total.to(dtype) if bias_g else None,
+    )
+
+
+def batch_norm_backward_elemt(
+    grad: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    invstd: Tensor,
+    weight: Tensor | None,
+    sum_dy: Tensor,
+    sum_dy_xmu: Tensor,
+    count: Tensor,
+) -> Tensor:
+    """`(dy − Σdy / n − (x − mean) · invstd² · Σ(dy · (x − mean)) / n) · invstd · weight`, n the sum of `count`."""
+    n = count.float().sum()
+    scale = _channel(invstd, x)
+    centred = x.float() - _channel(mean, x)
+    y = grad.float() - _channel(sum_dy, x) / n - centred * scale * scale * _channel(sum_dy_xmu, x) / n
+    y = y * scale
+    if weight is not None:
+        y = y * _channel(weight, x)
+    return y.to(x.dtype)
+
+
+_KERNELS = {
+    "batch_norm_stats": batch_norm_stats,
+    "batch_norm_elemt": batch_norm_elemt,
+    "batch_norm_elemt.out": _batch_norm_elemt_out,
+    "batch_norm_gather_stats": batch_norm_gather_stats,
+    "batch_norm_gather_stats_with_counts": batch_norm_gather_stats_with_counts,
+    "batch_norm_backward_reduce": batch_norm_backward_reduce,
+    "batch_norm_backward_elemt": batch_norm_backward_elemt,
+}
+
+
+def register() -> None:
+    """Register these kernels with torch's dispatcher; called once."""
+    library: Any = _Library("aten", "IMPL")
+    for name, kernel in _KERNELS.items():
+        library.impl(name, kernel, "PrivateUse1")
+    _libraries.append(library)
