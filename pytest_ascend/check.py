@@ -19,7 +19,7 @@ from pytest_ascend.cases.layouts import relay_all
 from pytest_ascend.judge.standards import Criterion
 from pytest_ascend.judge.verdict import CheckResult, Kind, OutputResult, Verdict
 from pytest_ascend.observe import errors
-from pytest_ascend.observe.capture import Capture, RunFailed, Setting, caller_autocast, keep_rng, run
+from pytest_ascend.observe.capture import Capture, RunFailed, Setting, caller_autocast, keep_rng, on_cpu, run
 from pytest_ascend.observe.modules import choose
 from pytest_ascend.observe.reference import Judged, Reference
 from pytest_ascend.observe.reruns import SecondLook
@@ -52,21 +52,22 @@ def check(fn: Callable[..., Any], /, *args: Any, options: CheckOptions | None = 
     options = CheckOptions() if options is None else options
     target = resolve(options.target)
     case = Case(fn, args, kwargs)
-    with keep_rng(target):
-        return _Check(case, target, options).result()
+    with keep_rng(target), on_cpu() as default_device:
+        return _Check(case, target, options, default_device).result()
 
 
 class _Check:
     """One check on its way."""
 
-    def __init__(self, case: Case, target: Target, options: CheckOptions) -> None:
+    def __init__(self, case: Case, target: Target, options: CheckOptions, default_device: torch.device | None) -> None:
         self.case = case
         self.target = target
         self.options = options
         thresholds = {name: getattr(options, name) for name in ("cosine", "max_abs", "rtol", "atol")}
         self.criterion = Criterion.of(options.criterion, **thresholds)
         seed = options.seed if options.seed is not None else _seed_of(case.api)
-        self.setting = Setting(seed, options.backward, caller_autocast(target), _layers(case, options))
+        autocast, layers = caller_autocast(target), _layers(case, options)
+        self.setting = Setting(seed, options.backward, autocast, layers, default_device)
         self.notes: list[str] = []
 
     def result(self) -> CheckResult:
@@ -143,7 +144,7 @@ class _Check:
     def _depends_on_layout(self, reference: Reference, relaid: Mapping[int, torch.Tensor], layout: str) -> bool:
         """Whether the callable's result depends on the layout by design, as that of ``as_strided`` does."""
         try:
-            own = run(self.case, CpuTarget(), self.setting, relaid=relaid, floating=torch.float64)
+            own = run(self.case, CpuTarget(), self.setting, relaid=relaid)
         except RunFailed:
             return False
         if reference.judge(own).failed:

@@ -24,7 +24,7 @@ from pytest_ascend.cases.tree import reach, snapshot
 from pytest_ascend.observe.modules import Taps
 from pytest_ascend.targets.base import Target
 
-__all__ = ["Capture", "Change", "RunFailed", "Setting", "caller_autocast", "keep_rng", "run"]
+__all__ = ["Capture", "Change", "RunFailed", "Setting", "caller_autocast", "keep_rng", "on_cpu", "run"]
 
 _FELL_BACK = re.compile(r".*operator '([^']+)' is not currently supported on the NPU backend and will fall back")
 
@@ -56,12 +56,14 @@ class Setting:
             of the module under test, that requires grad.
         autocast: the caller's autocast dtype, or None when autocast is off.
         checkpoints: names of layers to capture.
+        default_device: where the caller makes tensors without naming a device, if not on the CPU; for the target only.
     """
 
     seed: int
     backward: bool | Literal["auto"] = "auto"
     autocast: torch.dtype | None = None
     checkpoints: tuple[str, ...] = ()
+    default_device: torch.device | None = None
 
 
 @dataclass
@@ -133,7 +135,6 @@ def run(
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(target.activate())
-        stack.enter_context(_default_device(target))
         built = _build(case, target, floating=floating, relaid=relaid, fn=fn)
         if poison is not None:
             for entry in built.entries:
@@ -147,7 +148,7 @@ def run(
         generator = torch.get_rng_state()
         kernels, copied = target.kernel_count(), target.downloads()
         with Taps(built.module or _only_module(built), setting.checkpoints) as taps:
-            live = _guarded("forward", target, built.call)
+            live = _guarded("forward", target, lambda: _call(built, target, setting))
         exercised = _exercised(target, live, built, kernels, copied if not taps.captured else None)
         capture = Capture(
             output=snapshot(live),
@@ -240,10 +241,22 @@ def _autocast(target: Target, dtype: torch.dtype | None, off: bool) -> contextli
     return torch.autocast(target.name, enabled=False) if off else torch.autocast(target.name, dtype=dtype)
 
 
-def _default_device(target: Target) -> contextlib.AbstractContextManager[Any]:
-    """A reference run makes its tensors on the CPU even when the caller's default device is an accelerator."""
-    elsewhere = target.name == "cpu" and torch.get_default_device().type != "cpu"
-    return torch.device("cpu") if elsewhere else contextlib.nullcontext()
+def _call(built: Built, target: Target, setting: Setting) -> Any:
+    if target.name == "cpu" or setting.default_device is None:
+        return built.call()
+    with setting.default_device:
+        return built.call()
+
+
+@contextlib.contextmanager
+def on_cpu() -> Iterator[torch.device | None]:
+    """Make the harness's own tensors on the CPU; yields the caller's default device where that is another."""
+    default = torch.get_default_device()
+    if default.type == "cpu":
+        yield None
+        return
+    with torch.device("cpu"):
+        yield default
 
 
 @contextlib.contextmanager

@@ -83,19 +83,30 @@ def _nothing_matches(pattern: str, names: dict[str, nn.Module], called: dict[str
 def _sample(module: nn.Module) -> tuple[str, ...]:
     """Layers evenly over the depth: the model is opened from the top, biggest part first, until there are enough."""
     frontier = _opened("", module)
+    done: set[str] = set()
     while len(frontier) < SAMPLE:
-        parts = {i: _opened(*part) if _is_composed(part[1]) else [] for i, part in enumerate(frontier)}
+        parts = {i: _parts(*part) for i, part in enumerate(frontier) if part[0] not in done}
         by_size = sorted((i for i in parts if parts[i]), key=lambda i: -sum(1 for _ in frontier[i][1].modules()))
         room = SAMPLE - len(frontier) + 1
         # A stack of layers may overflow the sample while there are few others, and is thinned out below.
         chosen = next((i for i in by_size if len(parts[i]) <= room or len(frontier) < SAMPLE // 2), None)
         if chosen is None:
             break
+        done.add(frontier[chosen][0])
         frontier[chosen : chosen + 1] = parts[chosen]
     count = len(frontier)
     if count > SAMPLE:
         frontier = [frontier[round(i * (count - 1) / (SAMPLE - 1))] for i in range(SAMPLE)]
     return tuple(name for name, _ in frontier)
+
+
+def _parts(name: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """What a layer is opened into: its children, and itself where its output is more than its last child's."""
+    if not _is_composed(module):
+        return []
+    children = _opened(name, module)
+    is_stack = isinstance(module, nn.Sequential) or any(isinstance(child, _CLOSED) for child in module.children())
+    return children if is_stack or len(children) < 2 else [*children, (name, module)]
 
 
 def _is_composed(module: nn.Module) -> bool:

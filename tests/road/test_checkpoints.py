@@ -79,7 +79,7 @@ def test_real_architectures_give_their_blocks():
     llama = choose(LlamaForCausalLM(LlamaConfig(num_hidden_layers=2, **small)), None)
     assert llama[0] == "model.embed_tokens"
     assert llama[-1] == "lm_head"
-    assert "model.layers.1.mlp" in llama
+    assert {"model.layers.0.mlp", "model.layers.0", "model.layers.1"} <= set(llama)
 
 
 def test_a_small_model_gives_all_its_layers():
