@@ -32,8 +32,8 @@ clean:
 	rm -rf $(VENV)
 
 $(BIN)/python:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "pytest-ascend needs Python 3.10 or newer: make PYTHON=python3.11 ...")'
-	$(PYTHON) -m venv $(VENV) || { echo "the venv module is missing: install python3-venv" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "pytest-ascend needs Python 3.10 or newer: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "the venv module is missing: install python3-venv" >&2; exit 1; }
 
 $(VENV)/.demo $(VENV)/.test $(VENV)/.lint: $(VENV)/.%: pyproject.toml | $(BIN)/python
 	$(PIP) install --quiet --editable '.[$*]'

@@ -124,7 +124,7 @@ class AscendSession:
         failure = error if isinstance(error, ComparisonFailed) else None
         if failure is not None and call.excinfo is not None and report.failed:
             if self.config.getoption("tbstyle") == "auto":
-                report.longrepr = _short(call.excinfo, item)
+                report.longrepr = _short(call.excinfo)
             report.ascend_error = failure.result.verdict.outcome == "error"
         if isinstance(error, Unsupported) and report.skipped:
             path, line, _ = item.reportinfo()
@@ -270,9 +270,13 @@ def _plain(value: Any) -> Any:
     return json.loads(json.dumps(jsonable(value), allow_nan=False))
 
 
-def _short(excinfo: pytest.ExceptionInfo[BaseException], item: pytest.Item) -> object:
+def _short(excinfo: pytest.ExceptionInfo[BaseException]) -> object:
     """The failure as the test's own lines and the rendered result: a number is wrong, the source is not to blame."""
-    return excinfo.getrepr(style="short", tbfilter=lambda info: info.traceback.cut(path=item.path).filter(info))
+
+    def of_the_user(entry: Any) -> bool:
+        return entry.frame.f_globals.get("__name__", "").partition(".")[0] not in ("_pytest", "pluggy")
+
+    return excinfo.getrepr(style="short", tbfilter=lambda info: info.traceback.filter(info).filter(of_the_user))
 
 
 def seed_of(nodeid: str) -> int:

@@ -180,3 +180,22 @@ def test_a_comparison_in_a_fixture_is_recorded(run) -> None:
     )
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["ascend: 2 compared on npu:0: 2 PASS"])
+
+
+def test_a_failure_in_a_fixture_or_helper_shows_the_users_lines_only(run, pytester) -> None:
+    result = run(
+        """
+        import pytest
+        def helper(pretend, ascend_compare):
+            pretend("FAIL")
+            ascend_compare(abs, 1)
+        @pytest.fixture
+        def ready(pretend, ascend_compare): helper(pretend, ascend_compare)
+        def test_it(ready): pass
+        """
+    )
+    result.assert_outcomes(errors=1)
+    lines = result.stdout.lines
+    start = next(i for i, line in enumerate(lines) if "ERROR at setup" in line)
+    end = next(i for i, line in enumerate(lines) if line.startswith("E   ComparisonFailed"))
+    assert [line.split()[-1] for line in lines[start + 1 : end] if ": in " in line] == ["ready", "helper"]

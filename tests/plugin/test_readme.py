@@ -1,0 +1,53 @@
+"""What the READMEs say is so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pytest_ascend.judge.verdict import Verdict
+from pytest_ascend.settings import OPTIONS
+
+ROOT = Path(__file__).parent.parent.parent
+READMES = [ROOT / "README.md", ROOT / "README.zh-CN.md"]
+
+pytestmark = pytest.mark.parametrize("readme", READMES, ids=lambda path: path.name)
+
+
+def code(readme: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_the_first_example_and_the_planted_fault_run(readme, run) -> None:
+    first, _, planted, _ = code(readme)
+    run(first + planted, "--ascend-compare").assert_outcomes(passed=2)
+
+
+def test_the_way_without_pytest_runs(readme) -> None:
+    import torch
+
+    x = torch.randn(10)
+    names = {"torch": torch, "x": x, "golden": {"y": [x.double()]}, "actual": {"y": [x]}}
+    exec(code(readme)[-1], names)
+    assert names["result"].passed
+
+
+def test_every_option_is_described(readme) -> None:
+    text = readme.read_text(encoding="utf-8")
+    for option in OPTIONS:
+        assert re.search(rf"\| `{option.flag}\b[^|]*` \| `{option.ini}` \|", text)
+
+
+def test_every_verdict_is_described(readme) -> None:
+    text = readme.read_text(encoding="utf-8")
+    for verdict in Verdict:
+        assert verdict.value in text
+
+
+def test_both_languages_have_the_same_code(readme) -> None:
+    def bare(path: Path) -> list[str]:
+        return [re.sub(r"\s*#.*", "", block) for block in code(path)]
+
+    assert bare(readme) == bare(READMES[0])
