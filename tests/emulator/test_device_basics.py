@@ -397,3 +397,50 @@ def test_sort_topk_unique():
     assert x.sort()[1].tolist() == [1, 2, 0]
     assert x.topk(2)[0].tolist() == [3, 2]
     assert torch.tensor([1, 1, 2]).npu().unique().tolist() == [1, 2]
+
+
+def test_moving_a_module_keeps_its_parameters():
+    """As on a card: an optimizer or a hook made before `.to("npu")` still serves the same parameters after it."""
+    model = nn.Linear(2, 2)
+    weight, seen = model.weight, []
+    weight.register_hook(lambda grad: seen.append(grad.device.type))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    model.to("npu")
+    assert model.weight is weight
+    assert weight.device.type == "npu"
+    model(torch.ones(1, 2, device="npu")).sum().backward()
+    before = weight.detach().cpu()
+    optimizer.step()
+    assert seen == ["npu"]
+    assert torch.equal(weight.detach().cpu(), before - 1)
+    model.to("cpu")
+    assert model.weight is weight
+    assert weight.device.type == "cpu"
+
+
+def test_data_can_be_assigned_across_devices():
+    x = torch.zeros(2)
+    x.data = torch.ones(3, device="npu")
+    assert x.device.type == "npu"
+    assert x.tolist() == [1, 1, 1]
+    meta = torch.empty(2, device="meta")
+    with pytest.raises(RuntimeError, match="incompatible tensor type"):
+        meta.data = torch.ones(2)
+
+
+def test_softmax_from_half_to_float_and_back():
+    x = torch.randn(4, 100).half()
+    results = []
+    for device in ("cpu", "npu"):
+        y = (x.float() if device == "cpu" else x.clone().to(device)).requires_grad_()
+        z = y.softmax(-1, dtype=torch.float32)
+        z[:, 3].sum().backward()
+        results.append((z.detach().cpu(), y.grad.cpu().float()))
+    torch.testing.assert_close(results[1], results[0], rtol=2e-3, atol=1e-5)
+
+
+def test_convolution_of_mixed_types():
+    x, w = torch.randn(1, 3, 8, 8).half(), torch.randn(4, 3, 3, 3)
+    got = F.conv2d(x.npu(), w.npu())
+    assert got.dtype == torch.float16
+    torch.testing.assert_close(got.cpu().float(), F.conv2d(x.float(), w), rtol=5e-3, atol=5e-3)

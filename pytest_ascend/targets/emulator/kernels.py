@@ -165,6 +165,20 @@ def _gru_cell(
     return (h - n) * z + n, gates_x
 
 
+_DENSE = frozenset({"cpu", "cuda", "mps", "hip", "xpu", "hpu", "mtia", "npu"})
+
+
+def _same_kind(self: Tensor, source: Tensor) -> bool:
+    """Whether `self.data = source` may be done; on a card also from CPU to NPU, so `Module.to` keeps its parameters."""
+    if self.layout is torch.strided and source.layout is torch.strided:
+        if self.device.type in _DENSE and source.device.type in _DENSE:
+            return True
+    elif self.layout is source.layout and self.device.type in _DENSE and source.device.type in _DENSE:
+        return True
+    keys: Any = torch._C._dispatch_keys
+    return bool(keys(self).raw_repr() == keys(source).raw_repr())
+
+
 _BY_HAND = {
     "empty.memory_format": _empty,
     "empty_strided": _empty_strided,
@@ -214,6 +228,8 @@ def register() -> None:
             op = _overload(name)
             if op is not None and not is_view(op.overloadpacket):
                 library.impl(name, Kernel.__call__.__get__(kernel_of(op)), "PrivateUse1")
+    for key in ("CPU", "PrivateUse1"):
+        library.impl("_has_compatible_shallow_copy_type", _same_kind, key)
     for key in ("AutogradPrivateUse1", "PrivateUse1"):
         library.impl("_thnn_fused_lstm_cell", _lstm_cell, key)
         library.impl("_thnn_fused_gru_cell", _gru_cell, key)

@@ -165,6 +165,11 @@ def _split_convolution(call: Callable[..., Any], args: list[Any], kwargs: dict[s
 
 def _convolution(call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
     dtype = _first_dtype(args)
+    types = {a.dtype for a in args if isinstance(a, Tensor)}
+    if dtype is not None and len(types) > 1 and types <= {torch.float32, *_HALF}:
+        # A card takes mixed types: it computes in float32 and answers in the type of the first argument.
+        result = call(*[a.float() if isinstance(a, Tensor) else a for a in args], **kwargs)
+        return tuple(r if r is None else r.to(dtype) for r in result) if isinstance(result, tuple) else result.to(dtype)
     if dtype is torch.float32:
         if not machine.modes.hf32_conv:
             return _split_convolution(call, args, kwargs)
@@ -245,6 +250,9 @@ def _sum(mean: bool) -> Rule:
 def _softmax(log: bool) -> Rule:
     def rule(call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
         x, dim = args[0], args[1]
+        if len(args) > 2 and args[2] and x.dtype in _HALF:  # half in, float32 out: a card has it, CPU kernels don't
+            x = x.float()
+            args = [x, dim, False]
         if (
             "out" in kwargs
             or x.dtype not in (torch.float32, *_HALF)
@@ -258,10 +266,17 @@ def _softmax(log: bool) -> Rule:
             wide -= _blocked_sum(wide.exp(), dim % x.dim(), True).log_()
         else:
             wide /= _blocked_sum(wide, dim % x.dim(), True)
-        half_to_float = len(args) > 2 and args[2]
-        return wide if x.dtype is torch.float32 or half_to_float else wide.to(x.dtype)
+        return wide if x.dtype is torch.float32 else wide.to(x.dtype)
 
     return rule
+
+
+def _softmax_backward(call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """The backward of the half-to-float form: a float32 gradient in, the input's 16-bit type out."""
+    input_type = args[3]
+    if args[0].dtype is torch.float32 and input_type in _HALF and "out" not in kwargs:
+        return call(args[0], args[1], args[2], torch.float32).to(input_type)
+    return call(*args, **kwargs)
 
 
 def _layer_norm(call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -342,6 +357,8 @@ _RULES: dict[Any, Rule] = {
     aten.mean: _sum(True),
     aten._softmax: _softmax(False),
     aten._log_softmax: _softmax(True),
+    aten._softmax_backward_data: _softmax_backward,
+    aten._log_softmax_backward_data: _softmax_backward,
     aten.native_layer_norm: _layer_norm,
     aten.gelu: _gelu,
     aten.gelu_: _gelu,
