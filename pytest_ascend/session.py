@@ -235,7 +235,8 @@ def marker_options(item: pytest.Item) -> dict[str, Any]:
                 pytest.fail(f"@pytest.mark.ascend has no keyword {name!r}{hint}: {_known()}", pytrace=False)
         merged = merge(merged, marker.kwargs)
     try:
-        CheckOptions(**merged)
+        if merged:
+            CheckOptions(**merged)
     except (TypeError, ValueError) as error:
         pytest.fail(f"@pytest.mark.ascend: {error}", pytrace=False)
     return merged
