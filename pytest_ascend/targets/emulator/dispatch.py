@@ -16,9 +16,8 @@ from torch import Tensor
 from . import accepts, numerics
 from .device import machine
 from .memory import adopt, to_cpu, to_npu
-from .overrides import active as overrides
 
-__all__ = ["CPU_KEYS", "Kernel", "fallback", "is_view", "kernel_of"]
+__all__ = ["CPU_KEYS", "Kernel", "fallback", "is_view", "kernel_of", "replacements"]
 
 aten = torch.ops.aten
 CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
@@ -41,6 +40,10 @@ _MIXED = frozenset(
     {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index, aten.tensor_split}
 )
 _SCALARS = (int, float, complex)
+
+# Operator name ("aten::cumsum") → what to call instead of its kernel: `replacement(kernel, args, kwargs)`, CPU tensors in
+# and out. Read on every call, so it is a bare dict; filled by `overrides`.
+replacements: dict[str, Callable[[Kernel, list[Any], dict[str, Any]], Any]] = {}
 
 
 def is_view(packet: Any) -> bool:
@@ -143,10 +146,8 @@ class Kernel:
         return self._results(result, args, outs, kwargs, inputs, index)
 
     def _compute(self, call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], inputs: list[Tensor]) -> Any:
-        if overrides:
-            replaced = overrides.get(self.name)
-            if replaced is not None:
-                return replaced(self, args, kwargs)
+        if replacements and (replacement := replacements.get(self.name)) is not None:
+            return replacement(self, args, kwargs)
         modes = machine.modes
         rule = self.rule if modes.numerics else None
         try:

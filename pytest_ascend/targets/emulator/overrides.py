@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 
-__all__ = ["Override", "active", "override"]
+from .dispatch import Kernel, is_view, kernel_of, replacements
+
+__all__ = ["Override", "override"]
 
 Library: Any = torch.library.Library
-
-# Operator name ("aten::cumsum") → what to call instead. Read on every kernel call, so it is a bare dict.
-active: dict[str, Override] = {}
 
 
 class Override:
@@ -24,7 +23,7 @@ class Override:
         self.op, self.kernel, self.calls = op, kernel, 0
         self.base, _, self.overload = op.partition(".")
 
-    def __call__(self, kernel: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def __call__(self, kernel: Kernel, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if self.overload and (kernel.op._overloadname != self.overload):
             return kernel.call(*args, **kwargs)
         self.calls += 1
@@ -81,8 +80,6 @@ def override(op: str, kernel: Callable[..., Any]) -> Iterator[Override]:
     Raises:
         ValueError: no such operator, or one that torch decomposes before it reaches a device.
     """
-    from .dispatch import is_view, kernel_of
-
     packet = _operator(op)
     base, _, overload = op.partition(".")
     if is_view(packet):
@@ -106,19 +103,19 @@ def override(op: str, kernel: Callable[..., Any]) -> Iterator[Override]:
         )
     replaced = Override(op, kernel)
     names = [base] if overload else _variants(base)
-    before = {name: active.get(name) for name in names}
+    before = {name: replacements.get(name) for name in names}
     # Composite kernels written in C++ run above the device; while the override lasts the device has one of its own.
     library: Any = Library(base.partition("::")[0], "IMPL")
     for o in overloads:
         if has(o.name(), "CompositeExplicitAutograd") and not has(o.name(), "PrivateUse1"):
             library.impl(o.name().partition("::")[2], kernel_of(o), "PrivateUse1")
-    active.update(dict.fromkeys(names, replaced))
+    replacements.update(dict.fromkeys(names, replaced))
     try:
         yield replaced
     finally:
         for name, previous in before.items():
             if previous is None:
-                active.pop(name, None)
+                replacements.pop(name, None)
             else:
                 active[name] = previous
         library._destroy()
