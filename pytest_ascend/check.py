@@ -49,6 +49,7 @@ def check(fn: Callable[..., Any], /, *args: Any, options: CheckOptions | None = 
             copied).
         Exception: what the callable itself raised on the CPU, with a note that says so; the target wasn't asked then.
     """
+    __tracebackhide__ = True
     options = CheckOptions() if options is None else options
     target = resolve(options.target)
     case = Case(fn, args, kwargs)
@@ -72,6 +73,7 @@ class _Check:
 
     def result(self) -> CheckResult:
         """Run everything and judge."""
+        __tracebackhide__ = True
         try:
             reference = Reference.of(self.case, self.setting, self.criterion, self.options.reference)
         except RunFailed as failed:
@@ -109,7 +111,16 @@ class _Check:
 
     def _judged(self, reference: Reference, actual: Capture, relaid: Mapping[int, torch.Tensor], layout: str) -> Judged:
         other = self.options.reference is not None
-        look = SecondLook(self.case, self.target, self.setting, reference, self.options.reference, relaid, other)
+        look = SecondLook(
+            self.case,
+            self.target,
+            self.setting,
+            reference,
+            fn=self.options.reference,
+            relaid=relaid,
+            only_arguments=other,
+            repeated=self.options.repeats > 1,
+        )
         judged = reference.judge(actual, only_arguments=other)
         if self.options.repeats > 1:
             judged, notes = look.repeat(actual, judged, self.options.repeats)
@@ -135,7 +146,7 @@ class _Check:
     def _refuses(self, relaid: Mapping[int, torch.Tensor], failed: RunFailed, layout: str) -> bool:
         """Whether the target refuses a layout that the CPU takes."""
         try:
-            run(self.case, CpuTarget(), self.setting, relaid=relaid)
+            run(self.case, CpuTarget(), self.setting, relaid=relaid, fn=self.options.reference)
         except RunFailed:
             self.notes.append(f"layout {layout}: {self.case.api} doesn't take it on the CPU either")
             return False
@@ -144,7 +155,7 @@ class _Check:
     def _depends_on_layout(self, reference: Reference, relaid: Mapping[int, torch.Tensor], layout: str) -> bool:
         """Whether the callable's result depends on the layout by design, as that of ``as_strided`` does."""
         try:
-            own = run(self.case, CpuTarget(), self.setting, relaid=relaid)
+            own = run(self.case, CpuTarget(), self.setting, relaid=relaid, fn=self.options.reference)
         except RunFailed:
             return False
         if reference.judge(own).failed:

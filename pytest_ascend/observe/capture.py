@@ -11,6 +11,7 @@ import contextlib
 import random
 import re
 import sys
+import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from pytest_ascend.cases.case import Built, Case
 from pytest_ascend.cases.transfer import Entry, flat_storage, same_bits
 from pytest_ascend.cases.tree import reach, snapshot
 from pytest_ascend.observe.modules import Taps
+from pytest_ascend.observe.widen import Widened
 from pytest_ascend.targets.base import Target
 
 __all__ = ["Capture", "Change", "RunFailed", "Setting", "caller_autocast", "keep_rng", "on_cpu", "run"]
@@ -133,6 +135,7 @@ def run(
         RunFailed: the callable or the device raised; an error of the backward pass is kept in the capture.
         ValueError: the case can't be copied.
     """
+    __tracebackhide__ = True
     with contextlib.ExitStack() as stack:
         stack.enter_context(target.activate())
         built = _build(case, target, floating=floating, relaid=relaid, fn=fn)
@@ -148,7 +151,7 @@ def run(
         generator = torch.get_rng_state()
         kernels, copied = target.kernel_count(), target.downloads()
         with Taps(built.module or _only_module(built), setting.checkpoints) as taps:
-            live = _guarded("forward", target, lambda: _call(built, target, setting))
+            live = _guarded("forward", target, lambda: _call(built, target, setting, floating))
         exercised = _exercised(target, live, built, kernels, copied if not taps.captured else None)
         capture = Capture(
             output=snapshot(live),
@@ -183,6 +186,7 @@ def _build(case: Case, target: Target, **options: Any) -> Built:
 
 def _guarded(stage: str, target: Target, call: Callable[[], Any]) -> Any:
     """Call and wait, so that an asynchronous error is raised here and not in another test."""
+    __tracebackhide__ = True
     try:
         result = call()
         target.synchronize()
@@ -241,11 +245,18 @@ def _autocast(target: Target, dtype: torch.dtype | None, off: bool) -> contextli
     return torch.autocast(target.name, enabled=False) if off else torch.autocast(target.name, dtype=dtype)
 
 
-def _call(built: Built, target: Target, setting: Setting) -> Any:
-    if target.name == "cpu" or setting.default_device is None:
-        return built.call()
-    with setting.default_device:
-        return built.call()
+def _call(built: Built, target: Target, setting: Setting, floating: torch.dtype | None) -> Any:
+    """The call itself, under the caller's default device on a target, and kept in float64 for a golden."""
+    __tracebackhide__ = True
+    around: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    if floating is torch.float64:
+        own = {entry.source.dtype for entry in built.entries}
+        around = Widened(dtype for dtype in own if dtype.is_floating_point or dtype.is_complex)
+    elif target.name != "cpu" and setting.default_device is not None:
+        around = setting.default_device
+    with around:
+        live = built.call()
+        return list(live) if isinstance(live, types.GeneratorType) else live
 
 
 @contextlib.contextmanager

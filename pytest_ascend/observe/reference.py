@@ -31,7 +31,8 @@ class Judged:
     @property
     def failed(self) -> bool:
         """Whether anything is wrong."""
-        return any(o.verdict is Verdict.FAIL for o in self.outputs) or any(c.diverges for c in self.checkpoints)
+        verdicts = [*(o.verdict for o in self.outputs), *(c.verdict for c in self.checkpoints)]
+        return Verdict.FAIL in verdicts
 
     @property
     def failing(self) -> list[OutputResult]:
@@ -68,6 +69,7 @@ class Reference:
         Raises:
             RunFailed: the CPU raised in the case's own dtype and in every wider one; the error is the first one.
         """
+        __tracebackhide__ = True
         cpu = CpuTarget()
         notes: list[str] = []
         failure: RunFailed | None = None

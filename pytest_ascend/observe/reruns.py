@@ -45,6 +45,7 @@ class SecondLook:
         fn: the reference callable, or None when the case is its own.
         relaid: the arguments that were re-laid in that run.
         only_arguments: as in :meth:`Reference.judge`.
+        repeated: whether the case was repeated already.
     """
 
     case: Case
@@ -54,6 +55,7 @@ class SecondLook:
     fn: Callable[..., Any] | None = None
     relaid: Mapping[int, torch.Tensor] | None = None
     only_arguments: bool = False
+    repeated: bool = False
 
     def explain(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
         """The judgement with its failures explained, and notes."""
@@ -91,7 +93,7 @@ class SecondLook:
         return _replace(judged, lambda o: o.path in random and o.kind not in _FORM, Verdict.NOT_COMPARABLE, reason), []
 
     def _repeated(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
-        return self.repeat(actual, judged, 2)
+        return (judged, []) if self.repeated else self.repeat(actual, judged, 2)
 
     def repeat(self, actual: Capture, judged: Judged, repeats: int) -> tuple[Judged, list[str]]:
         """Run the same inputs again and see whether the target agrees with itself.

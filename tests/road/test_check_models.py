@@ -243,9 +243,8 @@ def test_recurrent_convolutional_and_attention_models(check):
 
 
 def test_transformers_outputs_and_caches(check):
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
         vocab_size=17,
         hidden_size=8,
         intermediate_size=16,
@@ -254,7 +253,7 @@ def test_transformers_outputs_and_caches(check):
         num_key_value_heads=1,
         max_position_embeddings=16,
     )
-    model = LlamaForCausalLM(config).eval()
+    model = transformers.LlamaForCausalLM(config).eval()
     ids = torch.randint(17, (2, 5))
     result = check(model, input_ids=ids, labels=ids, use_cache=True)
     assert result.passed, result.reason
@@ -383,3 +382,63 @@ def test_nothing_stays_on_the_device(check):
     check(Model(), IDS)
     gc.collect()
     assert emulator.live_allocations() == before
+
+
+# ---------------------------------------------------------------------------------------------------- odd modules
+
+
+def test_reparametrised_weights(check):
+    x = torch.randn(3, 4)
+    modern = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
+    result = check(modern, x)
+    assert result.verdict is Verdict.PASS
+    assert any("original0" in path for path in by_path(result))
+    spectral = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))
+    changed = check(spectral, x)  # one power iteration per call, in buffers
+    assert changed.passed, changed.reason
+    assert any(path.startswith("mutated(module.parametrizations") for path in by_path(changed))
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm")
+def test_a_stale_weight_is_no_obstacle(check):
+    old = nn.utils.weight_norm(nn.Linear(4, 4))  # keeps the last weight as a plain, non-leaf attribute
+    old(torch.ones(1, 4))
+    assert check(old, torch.randn(3, 4)).verdict is Verdict.PASS
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit", "ignore:The .grad attribute")
+def test_a_scripted_module(check):
+    result = check(torch.jit.script(nn.Linear(3, 2)), torch.randn(4, 3))
+    assert result.verdict is Verdict.PASS
+    assert by_path(result)["output"].shape == (4, 2)
+
+
+def test_sparse_gradients(check):
+    result = check(nn.Embedding(10, 4, sparse=True), torch.tensor([1, 2, 2]), options={"target": "cpu"})
+    assert result.verdict is Verdict.PASS
+    assert by_path(result)["grad(weight)"].shape == (10, 4)
+
+
+def test_a_generator_is_read_out(check):
+    def parts(x):
+        for factor in (1, 2):
+            yield x * factor
+
+    assert set(by_path(check(parts, torch.randn(3)))) == {"output[0]", "output[1]"}
+    with pytest.raises(ValueError, match=r"args\[0\] is a generator"):
+        check(sum, (torch.ones(1) for _ in range(2)))
+
+
+def test_casts_inside_a_model_leave_the_golden_in_float64(check):
+    dtypes = []
+
+    class Norm(nn.Module):
+        def forward(self, x):
+            y = torch.softmax(x, -1, dtype=torch.float32)
+            dtypes.append((x.dtype, x.float().dtype, y.dtype, x.to(torch.float8_e4m3fn).dtype))
+            return y.to(x.dtype)
+
+    assert check(Norm(), torch.randn(4, 8).half()).verdict is Verdict.PASS
+    f8 = torch.float8_e4m3fn
+    assert (torch.float64, torch.float64, torch.float64, f8) in dtypes
+    assert (torch.float16, torch.float32, torch.float32, f8) in dtypes

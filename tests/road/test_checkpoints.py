@@ -69,14 +69,13 @@ def test_a_deep_stack_is_thinned_evenly():
 
 
 def test_real_architectures_give_their_blocks():
-    from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
-
+    transformers = pytest.importorskip("transformers")
     small = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 20}
-    bert = choose(BertModel(BertConfig(num_hidden_layers=12, **small)), None)
+    bert = choose(transformers.BertModel(transformers.BertConfig(num_hidden_layers=12, **small)), None)
     assert bert[0] == "embeddings"
     assert bert[-1] == "pooler"
     assert sum(name.startswith("encoder.layer.") for name in bert) == 10
-    llama = choose(LlamaForCausalLM(LlamaConfig(num_hidden_layers=2, **small)), None)
+    llama = choose(transformers.LlamaForCausalLM(transformers.LlamaConfig(num_hidden_layers=2, **small)), None)
     assert llama[0] == "model.embed_tokens"
     assert llama[-1] == "lm_head"
     assert {"model.layers.0.mlp", "model.layers.0", "model.layers.1"} <= set(llama)
