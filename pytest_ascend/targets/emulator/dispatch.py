@@ -41,8 +41,8 @@ _MIXED = frozenset(
 )
 _SCALARS = (int, float, complex)
 
-# Operator name ("aten::cumsum") → what to call instead of its kernel: `replacement(kernel, args, kwargs)`, CPU tensors in
-# and out. Read on every call, so it is a bare dict; filled by `overrides`.
+# Operator name ("aten::cumsum") → what to call instead of its kernel: `replacement(kernel, args, kwargs)`, CPU tensors
+# in and out. Read on every call, so it is a bare dict; filled by `overrides`.
 replacements: dict[str, Callable[[Kernel, list[Any], dict[str, Any]], Any]] = {}
 
 

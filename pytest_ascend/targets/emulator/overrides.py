@@ -117,7 +117,7 @@ def override(op: str, kernel: Callable[..., Any]) -> Iterator[Override]:
             if previous is None:
                 replacements.pop(name, None)
             else:
-                active[name] = previous
+                replacements[name] = previous
         library._destroy()
     if not replaced.calls:
         warnings.warn(f"the override of {op} was never called: nothing computed with it", stacklevel=3)
