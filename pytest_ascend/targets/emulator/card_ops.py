@@ -1,6 +1,7 @@
-"""Operators of torch itself that a card has and the CPU lacks: the parts of a synchronised batch norm.
+"""Operators of torch itself that a card has and the CPU lacks, or that torch refuses before a device is asked.
 
-Each is made of torch's own operators on the device's tensors; statistics are float32, as on a card.
+The parts of a synchronised batch norm (statistics are float32, as on a card), and `one_hot` of int32. Each is made of
+torch's own operators on the device's tensors.
 """
 
 from __future__ import annotations
@@ -152,6 +153,32 @@ def batch_norm_backward_elemt(
     return y.to(x.dtype)
 
 
+def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
+    """int64 `(*x.shape, num_classes)`, 1 where the last index equals `x`; `x` may be int32 here.
+
+    Raises:
+        RuntimeError: a type that isn't int32 or int64, or an index outside `[0, num_classes)`.
+    """
+    if x.dtype not in (torch.int32, torch.int64):
+        raise RuntimeError(f"one_hot is only applicable to index tensors of int32 or int64, not {x.dtype}.")
+    if not x.numel():
+        if num_classes <= 0:
+            raise RuntimeError("Can not infer total number of classes from empty tensor.")
+        return torch.empty(*x.shape, num_classes, dtype=torch.int64, device=x.device)
+    index = x.long()
+    if int(index.min()) < 0:
+        raise RuntimeError("Class values must be non-negative.")
+    largest = int(index.max())
+    if num_classes == -1:
+        num_classes = largest + 1
+    elif num_classes < 1:
+        raise RuntimeError("num_classes should be positive")
+    elif largest >= num_classes:
+        raise RuntimeError("Class values must be smaller than num_classes.")
+    result = torch.zeros(*x.shape, num_classes, dtype=torch.int64, device=x.device)
+    return result.scatter_(-1, index.unsqueeze(-1), 1)
+
+
 _KERNELS = {
     "batch_norm_stats": batch_norm_stats,
     "batch_norm_elemt": batch_norm_elemt,
@@ -168,4 +195,6 @@ def register() -> None:
     library: Any = _Library("aten", "IMPL")
     for name, kernel in _KERNELS.items():
         library.impl(name, kernel, "PrivateUse1")
+    for key in ("PrivateUse1", "AutogradPrivateUse1"):  # in front of torch's own composition, which insists on int64
+        library.impl("one_hot", one_hot, key)
     _libraries.append(library)

@@ -15,8 +15,8 @@ from . import _C as _C
 from . import contrib as contrib
 from . import npu as npu
 from . import utils as utils
-from .ops import formats as _formats
-from .ops import registry as _registry
+from ._ops import formats as _formats
+from ._ops import registry as _registry
 
 __version__ = "2.13.0+emulated"
 Format = _formats.Format

@@ -197,14 +197,13 @@ def npu_renorm_backward(grad: Tensor, x: Tensor, p: float, dim: int, maxnorm: fl
     A slice whose p-norm `n` exceeds `maxnorm` was scaled by `s = maxnorm / (n + 1e-7)`; its gradient is
     `s · grad − s / (n + 1e-7) · (∂n/∂x) Σ grad · x`. Other slices pass `grad` on.
     """
+    if p <= 0:
+        raise RuntimeError("renorm: non-positive-norm not supported")
     wg, wx = wide(grad.detach(), x.detach())
     dims = [d for d in range(x.dim()) if d != dim % x.dim()]
-    if p == 0:
-        norm, slope = (wx != 0).to(wx.dtype).sum(dims, keepdim=True), torch.zeros_like(wx)
-    else:
-        norm = torch.linalg.vector_norm(wx, p, dims, keepdim=True)
-        slope = wx.sign() * wx.abs().pow(p - 1) * norm.pow(1 - p)
-        slope = torch.where((norm > 0) & (wx != 0), slope, 0.0)
+    norm = torch.linalg.vector_norm(wx, p, dims, keepdim=True)
+    slope = wx.sign() * wx.abs().pow(p - 1) * norm.pow(1 - p)
+    slope = torch.where((norm > 0) & (wx != 0), slope, 0.0)
     scale = maxnorm / (norm + 1e-7)
     shrunk = scale * (wg - slope * (wg * wx).sum(dims, keepdim=True) / (norm + 1e-7))
     return narrow(torch.where(norm > maxnorm, shrunk, wg), x)

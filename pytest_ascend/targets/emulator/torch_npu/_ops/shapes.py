@@ -103,7 +103,6 @@ def npu_indexing(
         shrink_axis_mask: entry i is the single index `begin[i]`.
     """
     index: list[Any] = []
-    flips: list[int] = []
     axis = 0
     for i, (b, e, s) in enumerate(zip(begin, end, strides, strict=True)):
         bit = 1 << i
@@ -119,17 +118,12 @@ def npu_indexing(
         else:
             part = slice(None if begin_mask & bit else b, None if end_mask & bit else e, s)
             if s < 0:  # torch slices forwards only
-                size = x.shape[axis]
-                part = slice(*part.indices(size))
-                last = part.start + (max(0, (part.stop - part.start - s - (1 if s > 0 else -1)) // s) - 1) * s
-                flips.append(axis)
-                part = slice(last, part.start + 1, -s)
+                places = range(*part.indices(x.shape[axis]))
+                x = x.index_select(axis, torch.tensor(list(places), dtype=torch.int64, device=x.device))
+                part = slice(None)
             index.append(part)
             axis += 1
-    if flips and (new_axis_mask or shrink_axis_mask):
-        raise RuntimeError("npu_indexing: a negative stride can't be combined with new or shrunk axes")
-    block = x[tuple(index)]
-    return block.flip(flips) if flips else block.clone()
+    return x[tuple(index)].clone()
 
 
 @op(f"npu_indexing.out({_INDEXING}, *, Tensor(a!) out) -> Tensor(a!)")

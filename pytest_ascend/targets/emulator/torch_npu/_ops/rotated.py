@@ -140,6 +140,8 @@ def npu_nms_rotated(
             counter-clockwise ones.
     """
     rows = _centred(boxes, corners=mode == 1)
+    if mode == 1:
+        rows = [[x, y, w, h, -degrees] for x, y, w, h, degrees in rows]
     shared = _intersections(rows, rows)
     areas = [r[2] * r[3] for r in rows]
     ratios = [
