@@ -28,16 +28,16 @@ from pytest_ascend.targets import resolve
 from pytest_ascend.targets.base import Target
 from pytest_ascend.targets.cpu import CpuTarget
 
-__all__ = ["check"]
+__all__ = ["check", "check_case"]
 
 
-def check(fn: Callable[..., Any], /, *args: Any, options: CheckOptions | None = None, **kwargs: Any) -> CheckResult:
+def check(fn: Callable[..., Any], /, *args: Any, options: Any = None, **kwargs: Any) -> CheckResult:
     """Run a callable on the target and on the CPU, and compare.
 
     Args:
         fn: a function, module, bound method or operator. A module is copied, never moved or changed.
         *args: its arguments: tensors of any layout, nested in anything, on any device; modules and optimizers too.
-        options: see :class:`~pytest_ascend.options.CheckOptions`.
+        options: a :class:`~pytest_ascend.options.CheckOptions`. Anything else is an argument of the callable's own.
         **kwargs: its keyword arguments.
 
     Returns:
@@ -50,9 +50,15 @@ def check(fn: Callable[..., Any], /, *args: Any, options: CheckOptions | None = 
         Exception: what the callable itself raised on the CPU, with a note that says so; the target wasn't asked then.
     """
     __tracebackhide__ = True
-    options = CheckOptions() if options is None else options
+    if options is not None and not isinstance(options, CheckOptions):
+        kwargs["options"], options = options, None
+    return check_case(Case(fn, args, kwargs), options or CheckOptions())
+
+
+def check_case(case: Case, options: CheckOptions) -> CheckResult:
+    """:func:`check` of a case that was put together before, whatever its arguments are called."""
+    __tracebackhide__ = True
     target = resolve(options.target)
-    case = Case(fn, args, kwargs)
     with keep_rng(target), on_cpu() as default_device:
         return _Check(case, target, options, default_device).result()
 

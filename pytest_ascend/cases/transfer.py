@@ -320,6 +320,10 @@ def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Whether two tensors on one device have the same dtype, shape and bits; a NaN equals itself, 0.0 isn't -0.0."""
     if left.dtype != right.dtype or left.shape != right.shape:
         return False
+    if left.layout != right.layout:
+        return False
+    if left.layout is not torch.strided:
+        left, right = left.to_dense(), right.to_dense()
     if not _is_plain(left) or not _is_plain(right):
         return bool(torch.equal(left, right))
     left, right = left.detach().resolve_conj().resolve_neg(), right.detach().resolve_conj().resolve_neg()

@@ -236,6 +236,8 @@ class _Snapshot(Rebuilder):
     """Plain values on the CPU; objects that are no containers become dicts of what they hold."""
 
     def tensor(self, value: torch.Tensor, path: str) -> torch.Tensor:
+        if value._is_zerotensor():  # a gradient that autograd knows to be zero has no memory to copy
+            return torch.zeros(value.shape, dtype=value.dtype, device="cpu")
         plain = value.detach()
         return plain.clone() if plain.device.type == "cpu" else plain.to("cpu")
 

@@ -9,8 +9,9 @@ failure: thresholds that somebody gave are kept.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,7 +86,8 @@ class SecondLook:
             return judged, []
         floating = torch.float64 if own is self.reference.golden and self.reference.benchmark is None else None
         setting = dataclasses.replace(self.setting, seed=self.setting.seed ^ 1)
-        other = run(self.case, CpuTarget(), setting, fn=self.fn, floating=floating)
+        with _other_seeds():
+            other = run(self.case, CpuTarget(), setting, fn=self.fn, floating=floating)
         random = _differing(own, other)
         reason = (
             "random: the CPU's own result changes with the seed (model.eval(), or dropout p=0, makes it comparable)"
@@ -201,6 +203,17 @@ class SecondLook:
         judged = _replace(judged, lambda o: o.path in legal and _is_rounding(o), Verdict.PASS, "", status="pass")
         reason = "as far off as the last bits of the inputs become on their way through the function itself"
         return _replace(judged, lambda o: o.path in legal, Verdict.AMPLIFIED, reason), []
+
+
+@contextlib.contextmanager
+def _other_seeds() -> Iterator[None]:
+    """Make ``torch.manual_seed`` set another seed, for callables that seed themselves."""
+    seed = torch.manual_seed
+    torch.manual_seed = torch.random.manual_seed = lambda number: seed(int(number) ^ 1)
+    try:
+        yield
+    finally:
+        torch.manual_seed = torch.random.manual_seed = seed
 
 
 def spread(captures: list[Capture], path: str) -> float:

@@ -30,6 +30,18 @@ def test_random_outputs_cannot_be_compared(check):
     assert check(torch.rand, 8, device="npu").verdict is Verdict.NOT_COMPARABLE
 
 
+def test_a_callable_that_seeds_itself_is_random_too(check):
+    def fn(x):
+        torch.manual_seed(42)
+        return F.dropout(x)
+
+    assert check(fn, torch.randn(64)).verdict is Verdict.NOT_COMPARABLE
+    torch.manual_seed(5)
+    here_again = torch.rand(1)
+    torch.manual_seed(5)
+    assert torch.equal(torch.rand(1), here_again)  # seeding is as it was
+
+
 def test_only_what_is_random_is_excused(check):
     def fn(x):
         return {"random": F.dropout(x), "wrong": x * (1.1 if here(x) else 1.0), "right": x + 1}

@@ -78,6 +78,21 @@ def test_keyword_only_arguments(check):
     assert "grad(query)" in by_path(result)
 
 
+def test_an_argument_called_options_is_the_callable_s(check):
+    from pytest_ascend.cases.case import Case
+    from pytest_ascend.check import check as plain
+    from pytest_ascend.check import check_case
+    from pytest_ascend.options import CheckOptions
+
+    def fn(x, options):
+        return x * options["scale"]
+
+    x = torch.randn(3)
+    assert plain(fn, x, options={"scale": 2}).verdict is Verdict.PASS
+    case = Case(fn, (x,), {"options": {"scale": 2}})
+    assert check_case(case, CheckOptions(target="emulated", seed=7)).environment["seed"] == 7
+
+
 def test_plain_numbers_are_compared(check):
     assert check(lambda x: x.sum().item(), torch.ones(4)).verdict is Verdict.PASS
     assert check(lambda x: x.sum().item() + 1.0 * here(x), torch.ones(4)).verdict is Verdict.FAIL

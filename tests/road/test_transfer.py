@@ -469,6 +469,17 @@ def test_same_bits_tells_what_equal_does_not():
     assert not same_bits(torch.tensor([0.0]), torch.tensor([-0.0]))
     assert not same_bits(torch.ones(2), torch.ones(2).double())
     assert not same_bits(torch.ones(2), torch.ones(2, 1))
+    assert same_bits(torch.eye(2).to_sparse_csr(), torch.eye(2).to_sparse_csr())
+    assert not same_bits(torch.eye(2).to_sparse(), torch.zeros(2, 2).to_sparse())
+    assert not same_bits(torch.eye(2).to_sparse(), torch.eye(2))
+
+
+def test_a_zero_that_has_no_memory_is_taken_as_zeros():
+    x = torch.randn(3, requires_grad=True)
+    torch.sgn(x).sum().backward()
+    assert x.grad._is_zerotensor()
+    assert snapshot(x.grad).tolist() == [0, 0, 0]
+    assert snapshot(x.grad).data_ptr() != 0
 
 
 def test_holds_tensors_looks_through_closures_and_objects():
