@@ -296,6 +296,55 @@ def test_batch_norm_from_sums(dtype: torch.dtype):
         torch_npu.batch_norm_reduce(torch.ones(3, device="npu"), 1e-5)
 
 
+@pytest.mark.parametrize("parameters", [torch.float32, torch.float16])
+def test_half_batch_norm_sums_in_float32(parameters: torch.dtype):
+    x, grad = torch.rand(64, 3, 30, 30).half(), torch.rand(64, 3, 30, 30).half()
+    layer, golden = torch.nn.BatchNorm2d(3).to(parameters).npu(), torch.nn.BatchNorm2d(3).double()
+    device, wide = x.npu().requires_grad_(), x.double().requires_grad_()
+    y, want = layer(device), golden(wide)
+    assert y.dtype is torch.float16
+    close(y, want.detach(), torch.float16)
+    y.backward(grad.npu())
+    want.backward(grad.double())
+    close(device.grad, wide.grad, torch.float16)
+    assert layer.weight.grad.dtype is parameters
+    loose = 2e-3 if parameters is torch.float16 else 1e-4
+    torch.testing.assert_close(layer.weight.grad.cpu().double(), golden.weight.grad, rtol=loose, atol=0.05)
+    torch.testing.assert_close(layer.running_var.cpu().double(), golden.running_var, rtol=loose, atol=loose)
+    torch.testing.assert_close(layer.running_mean.cpu().double(), golden.running_mean, rtol=loose, atol=loose)
+    close(layer.eval()(device), golden.eval()(wide).detach(), torch.float16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_binary_cross_entropy_is_rounded_once(reduction: str, dtype: torch.dtype):
+    x, target, weight, positive = torch.randn(20, 5), torch.rand(20, 5), torch.rand(5), torch.rand(5)
+    x, target, weight, positive = (t.to(dtype) for t in (x * 5, target, weight, positive))
+    wide, device = x.double().requires_grad_(), x.npu().requires_grad_()
+    options = {"weight": weight, "pos_weight": positive}
+    want = F.binary_cross_entropy_with_logits(
+        wide, target.double(), **{k: v.double() for k, v in options.items()}, reduction=reduction
+    )
+    got = F.binary_cross_entropy_with_logits(
+        device, target.npu(), **{k: v.npu() for k, v in options.items()}, reduction=reduction
+    )
+    close(got, want.detach(), dtype)
+    got.sum().backward()
+    want.sum().backward()
+    close(device.grad, wide.grad, dtype)
+    plain = F.binary_cross_entropy_with_logits(device.detach(), target.npu(), reduction=reduction)
+    close(plain, F.binary_cross_entropy_with_logits(x.double(), target.double(), reduction=reduction), dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_mish_gradient_is_rounded_once(dtype: torch.dtype):
+    x = (torch.rand(2000) * 100).to(dtype)
+    wide, device = x.double().requires_grad_(), x.npu().requires_grad_()
+    F.mish(wide).sum().backward()
+    F.mish(device).sum().backward()
+    assert torch.equal(device.grad.cpu(), wide.grad.to(dtype))
+
+
 # ------------------------------------------------------------------------------------------------ other gradients
 
 

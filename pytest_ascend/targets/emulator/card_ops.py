@@ -1,7 +1,8 @@
-"""Operators of torch itself that a card has and the CPU lacks, or that torch refuses before a device is asked.
+"""Operators of torch itself that a card has and the CPU lacks, or has in another quality.
 
-The parts of a synchronised batch norm (statistics are float32, as on a card), and `one_hot` of int32. Each is made of
-torch's own operators on the device's tensors.
+The parts of a synchronised batch norm, `one_hot` of int32 (which torch refuses before a device is asked), and
+operators that a card computes in float32 and rounds once where the CPU rounds 16-bit values on the way. Each is made
+of torch's own operators on the device's tensors.
 """
 
 from __future__ import annotations
@@ -9,12 +10,18 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from .dispatch import kernel_of
 
 __all__ = ["register"]
 
 _Library: Any = torch.library.Library
 _libraries: list[Any] = []
+
+aten = torch.ops.aten
+_HALF = (torch.float16, torch.bfloat16)
 
 
 def _channel(t: Tensor, like: Tensor) -> Tensor:
@@ -179,7 +186,84 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     return result.scatter_(-1, index.unsqueeze(-1), 1)
 
 
+# ------------------------------------------------------------------------------------------------ rounded once
+
+
+def _wide(t: Tensor | None) -> Tensor | None:
+    return t.float() if t is not None and t.dtype in _HALF else t
+
+
+def native_batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Batch norm of `(N, C, …)`: the result in the type of `x`, mean and reciprocal deviation of the batch in
+    float32.
+    """
+    running = [_wide(running_mean), _wide(running_var)]
+    y, mean, invstd = kernel_of(aten.native_batch_norm.default)(
+        _wide(x), _wide(weight), _wide(bias), *running, training, momentum, eps
+    )
+    for stored, new in zip((running_mean, running_var), running, strict=True):
+        if training and stored is not None and new is not None and stored is not new:
+            stored.copy_(new)
+    return y.to(x.dtype), mean, invstd
+
+
+def native_batch_norm_backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    mean: Tensor | None,
+    invstd: Tensor | None,
+    train: bool,
+    eps: float,
+    output_mask: list[bool],
+) -> tuple[Tensor | None, ...]:
+    """Gradients of `native_batch_norm` for input, weight and bias, those that `output_mask` asks for."""
+    statistics = (_wide(t) for t in (running_mean, running_var, mean, invstd))
+    grads = kernel_of(aten.native_batch_norm_backward.default)(
+        _wide(grad), _wide(x), _wide(weight), *statistics, train, eps, output_mask
+    )
+    types = (x.dtype, *[weight.dtype if weight is not None else torch.float32] * 2)
+    return tuple(None if g is None else g.to(dtype) for g, dtype in zip(grads, types, strict=True))
+
+
+def mish_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """Gradient of `x · tanh(softplus(x))`."""
+    result: Tensor = kernel_of(aten.mish_backward.default)(_wide(grad), _wide(x))
+    return result.to(x.dtype)
+
+
+def binary_cross_entropy_with_logits(
+    x: Tensor, target: Tensor, weight: Tensor | None = None, pos_weight: Tensor | None = None, reduction: int = 1
+) -> Tensor:
+    """`(1 − t) x + w log(1 + exp(−x))`, `w = 1 + (pos_weight − 1) t`, times `weight`, then reduced (0 none, 1 mean, 2
+    sum).
+    """
+    wide, t = x.float() if x.dtype in _HALF else x, target.to(torch.float32 if x.dtype in _HALF else x.dtype)
+    log = F.softplus(-wide)
+    if pos_weight is not None:
+        log = log * (1 + (pos_weight - 1) * t)
+    loss = (1 - t) * wide + log
+    if weight is not None:
+        loss = loss * weight
+    loss = loss.mean() if reduction == 1 else loss.sum() if reduction == 2 else loss
+    return loss.to(x.dtype)
+
+
 _KERNELS = {
+    "native_batch_norm": native_batch_norm,
+    "native_batch_norm_backward": native_batch_norm_backward,
+    "mish_backward": mish_backward,
     "batch_norm_stats": batch_norm_stats,
     "batch_norm_elemt": batch_norm_elemt,
     "batch_norm_elemt.out": _batch_norm_elemt_out,
@@ -195,6 +279,7 @@ def register() -> None:
     library: Any = _Library("aten", "IMPL")
     for name, kernel in _KERNELS.items():
         library.impl(name, kernel, "PrivateUse1")
-    for key in ("PrivateUse1", "AutogradPrivateUse1"):  # in front of torch's own composition, which insists on int64
+    for key in ("PrivateUse1", "AutogradPrivateUse1"):  # in front of torch's own compositions
         library.impl("one_hot", one_hot, key)
+        library.impl("binary_cross_entropy_with_logits", binary_cross_entropy_with_logits, key)
     _libraries.append(library)
