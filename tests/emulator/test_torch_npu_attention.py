@@ -290,6 +290,36 @@ def test_products_of_int8_matrices():
     close(got, exact.double() * scale + tokens[0], 1e-2)
 
 
+def test_four_bits_are_packed_by_eight():
+    x = torch.randn(4, 16) * 4
+    packed = torch_npu.npu_quantize(x.npu(), torch.tensor([1.0]).npu(), None, torch.quint4x2, -1, False)
+    assert packed.dtype is torch.int32
+    assert packed.shape == (4, 2)
+    values = [[((w >> s) & 15 ^ 8) - 8 for w in row for s in range(0, 32, 4)] for row in packed.tolist()]
+    assert torch.equal(torch.tensor(values).float(), x.round().clamp(-8, 7))
+    y, scale = torch_npu.npu_dynamic_quant(x.npu(), dst_type=torch.quint4x2)
+    close(scale, x.abs().amax(1) / 7, 1e-5)
+    values = [[((w >> s) & 15 ^ 8) - 8 for w in row for s in range(0, 32, 4)] for row in y.tolist()]
+    assert torch.equal(torch.tensor(values).float(), (x / scale.cpu()[:, None]).round())
+    with pytest.raises(RuntimeError, match="by eight"):
+        torch_npu.npu_quantize(x[:, :3].npu(), torch.tensor([1.0]).npu(), None, torch.quint4x2, -1, False)
+
+
+def test_packed_operands_and_packed_scales():
+    a, b = torch.randint(-8, 8, (5, 16)), torch.randint(-8, 8, (16, 8))
+    one = torch.tensor([1.0]).npu()
+    packed = [torch_npu.npu_quantize(t.float().npu(), one, None, torch.quint4x2, -1, False) for t in (a, b)]
+    scale = torch_npu.npu_trans_quant_param(torch.tensor([0.1], device="npu"))
+    assert scale.dtype is torch.int64
+    assert scale.item() == 0x3DCCC000 | 1 << 46  # 0.1 is 0x3DCCCCCD
+    got = torch_npu.npu_quant_matmul(*packed, scale, output_dtype=torch.float16)
+    close(got, (a @ b) * 0.1)
+    rounded = torch_npu.npu_trans_quant_param(torch.tensor([0.1], device="npu"), torch.tensor([-3.4]).npu(), 1)
+    assert rounded.item() == 0x3DCCC000 | 1 << 46 | (-3 & 0x1FF) << 37
+    with pytest.raises(RuntimeError, match="not emulated"):
+        torch_npu.npu_quant_matmul(*packed, scale, group_sizes=[1, 1, 32])
+
+
 def test_quantised_rms_norm_writes_into_its_output():
     x, gamma, beta = torch.randn(3, 1, 64).half(), torch.randn(1, 64).half(), torch.randn(1, 64).half()
     out = torch.zeros(3, 1, 64, dtype=torch.int8, device="npu")

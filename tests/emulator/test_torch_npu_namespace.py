@@ -68,6 +68,14 @@ def test_operators_run_without_autograd_too():
         assert torch_npu.npu_mish(torch.zeros(2, device="npu")).tolist() == [0, 0]
 
 
+def test_shapes_and_types_are_known_without_computing():
+    x, gamma = torch.empty(2, 6, dtype=torch.float16, device="meta"), torch.empty(6, device="meta").half()
+    y, rstd = torch_npu.npu_rms_norm(x, gamma)
+    assert (y.device.type, y.shape, y.dtype) == ("meta", (2, 6), torch.float16)
+    assert (rstd.shape, rstd.dtype) == ((2, 1), torch.float32)
+    assert torch_npu.npu_swiglu(x).shape == (2, 3)
+
+
 # ------------------------------------------------------------------------------------------------ contrib
 
 

@@ -263,7 +263,8 @@ def npu_incre_flash_attention(
     "int next_tockens=2147483647, int inner_precise=0, int[]? prefix=None, int[]? actual_seq_qlen=None, "
     "int[]? actual_seq_kvlen=None, int sparse_mode=0, bool gen_mask_parallel=True, bool sync=False, str "
     "softmax_layout='', "
-    "Tensor? sink=None) -> (Tensor, Tensor, Tensor, Tensor, int, int, int)"
+    "Tensor? sink=None, Tensor? dropout_mask=None, int seed=0, int offset=0) "
+    "-> (Tensor, Tensor, Tensor, Tensor, int, int, int)"
 )
 def npu_fusion_attention(
     query: Tensor,
@@ -287,6 +288,9 @@ def npu_fusion_attention(
     sync: bool = False,
     softmax_layout: str = "",
     sink: Tensor | None = None,
+    dropout_mask: Tensor | None = None,
+    seed: int = 0,
+    offset: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, int, int, int]:
     """Attention for training: `dropout(softmax(scale · (q kᵀ + pse), masked)) v`.
 
@@ -299,15 +303,16 @@ def npu_fusion_attention(
         atten_mask, sparse_mode, pre_tockens, next_tockens: as for `npu_prompt_flash_attention`.
         scale: factor of the scores.
         keep_prob: 1 − dropout probability.
-        prefix, sink: not emulated.
+        prefix, sink, dropout_mask: not emulated.
+        seed, offset: accepted, without effect: the mask comes from the device's own stream.
         actual_seq_qlen, actual_seq_kvlen: cumulative lengths of the sequences of a TND call.
 
     Returns:
         The result in the layout of the query; row maxima and sums of the softmax, float32 `(batch, heads, queries,
         8)` (TND: `(tokens, heads, 8)`); an empty tensor; seed, offset and length of the dropout mask.
     """
-    if prefix is not None or sink is not None:
-        raise RuntimeError("npu_fusion_attention: prefix and sink are not emulated")
+    if prefix is not None or sink is not None or dropout_mask is not None:
+        raise RuntimeError("npu_fusion_attention: prefix, sink and dropout_mask are not emulated")
     if input_layout == "TND":
         if actual_seq_qlen is None or actual_seq_kvlen is None:
             raise RuntimeError("npu_fusion_attention: the TND layout needs actual_seq_qlen and actual_seq_kvlen")

@@ -18,12 +18,12 @@ def _check(p: float) -> None:
         raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {p}")
 
 
-def _draw(count: int, p: float, device: torch.device) -> Tensor:
+def _draw(count: int, p: float, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
     """A fresh packed mask: a bit is 1 with probability 1 − p."""
     padded = (count + _BLOCK - 1) // _BLOCK * _BLOCK
     if p == 0:
         return torch.full((padded // 8,), 255, dtype=torch.uint8, device=device)
-    kept = (torch.rand(padded, device=device) >= p).to(torch.int32).view(-1, 8)
+    kept = (torch.rand(padded, device=device, generator=generator) >= p).to(torch.int32).view(-1, 8)
     return (kept * 2 ** torch.arange(8, device=device, dtype=torch.int32)).sum(1).to(torch.uint8)
 
 
@@ -63,21 +63,38 @@ def npu_dropout_backward(grad: Tensor, mask: Tensor, p: float) -> Tensor:
     return _apply(grad, mask, p)
 
 
-@op(
-    "npu_dropout_gen_mask(Tensor self, int[] size, float p, int seed=0, int offset=0, bool? parallel=True, bool? "
-    "sync=False) -> Tensor"
-)
+_GEN_MASK = "Tensor self, int[] size, float p, int seed, int offset, bool? parallel=True, bool? sync=False) -> Tensor"
+
+
+@op(f"npu_dropout_gen_mask({_GEN_MASK}")
 def npu_dropout_gen_mask(
     x: Tensor,
     size: list[int],
     p: float,
-    seed: int = 0,
-    offset: int = 0,
+    seed: int,
+    offset: int,
     parallel: bool | None = True,
     sync: bool | None = False,
 ) -> Tensor:
-    """A packed mask for a tensor of `size`, drawn from the device's own stream."""
-    return _draw(torch.Size(size).numel(), p, x.device)
+    """A packed mask for a tensor of `size`, the same for the same `seed` and `offset`; `x` only names the device."""
+    _check(p)
+    generator = torch.Generator(device=x.device)
+    generator.manual_seed((seed * 1_000_003 + offset) % 2**63)
+    return _draw(torch.Size(size).numel(), p, x.device, generator)
+
+
+@op(f"_npu_dropout_gen_mask({_GEN_MASK}")
+def _npu_dropout_gen_mask(
+    x: Tensor,
+    size: list[int],
+    p: float,
+    seed: int,
+    offset: int,
+    parallel: bool | None = True,
+    sync: bool | None = False,
+) -> Tensor:
+    """The same operator under another name; see `npu_dropout_gen_mask`."""
+    return npu_dropout_gen_mask(x, size, p, seed, offset)
 
 
 @op("_dropout_with_byte_mask(Tensor self, float p) -> (Tensor, Tensor)")

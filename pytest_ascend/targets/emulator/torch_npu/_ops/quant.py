@@ -11,8 +11,46 @@ from .registry import dtype_of, narrow, op, wide
 
 __all__: list[str] = []
 
-_RANGES = {torch.int8: (-128, 127), torch.uint8: (0, 255), torch.int32: (-(2**31), 2**31 - 1)}
+_RANGES = {torch.int8: (-128, 127), torch.uint8: (0, 255), torch.int32: (-(2**31), 2**31 - 1), torch.quint4x2: (-8, 7)}
 _PLAIN = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
+
+
+def _pack(values: Tensor) -> Tensor:
+    """Integers of four bits, eight of the last dimension to an int32, the lowest bits first."""
+    if values.shape[-1] % 8:
+        raise RuntimeError(f"int4 values are packed by eight, which doesn't divide {values.shape[-1]}")
+    nibbles = (values.to(torch.int64) & 15).unflatten(-1, (-1, 8))
+    words = (nibbles << torch.arange(0, 32, 4, device=values.device)).sum(-1)
+    return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
+
+
+def _unpack(words: Tensor) -> Tensor:
+    """The reverse of `_pack`, as int8."""
+    nibbles = (words.unsqueeze(-1) >> torch.arange(0, 32, 4, device=words.device, dtype=torch.int32)) & 15
+    return torch.where(nibbles > 7, nibbles - 16, nibbles).to(torch.int8).flatten(-2)
+
+
+def _as_float(scale: Tensor) -> Tensor:
+    """A scale in float32, also where `npu_trans_quant_param` has packed it into an int64."""
+    if scale.dtype is not torch.int64:
+        return scale.float()
+    return scale.view(torch.int32)[..., ::2].contiguous().view(torch.float32)
+
+
+@op("npu_trans_quant_param(Tensor scale, Tensor? offset=None, int? round_mode=0) -> Tensor")
+def npu_trans_quant_param(scale: Tensor, offset: Tensor | None = None, round_mode: int | None = 0) -> Tensor:
+    """A float32 scale (and a 9-bit offset) in the int64 form that fused products of int8 matrices take.
+
+    Bits 13 to 31 are the upper 19 bits of the scale, bit 46 is set, bits 37 to 45 are the offset, rounded and clamped
+    to `[−256, 255]`. `round_mode` 1 rounds the scale to those 19 bits, 0 cuts it off.
+    """
+    bits = scale.float().view(torch.int32).to(torch.int64) & 0xFFFFFFFF
+    if round_mode == 1:
+        bits = bits + 0xFFF + (bits >> 13 & 1)
+    packed = (bits & 0xFFFFE000) | 1 << 46
+    if offset is not None:
+        packed = packed | (offset.float().round().clamp(-256, 255).to(torch.int64) & 0x1FF) << 37
+    return packed
 
 
 @op(
@@ -26,13 +64,14 @@ def npu_quantize(
     Args:
         x: floating.
         scales, zero_points: one element, or one for each place of `axis`.
-        dtype: qint8, quint8 or qint32, or their plain types; the result has the plain type.
+        dtype: qint8, quint8 or qint32, or their plain types; the result has the plain type. quint4x2 packs eight values
+            of four bits into an int32.
         axis: which dimension the scales belong to.
         div_mode: see above.
     """
     target = _PLAIN.get(dtype_of(dtype), dtype_of(dtype))
     if target not in _RANGES:
-        raise RuntimeError(f"npu_quantize: {dtype_of(dtype)} is not supported, choose qint8, quint8 or int32")
+        raise RuntimeError(f"npu_quantize: {dtype_of(dtype)} is not supported, choose qint8, quint8, int32 or quint4x2")
 
     def fit(t: Tensor) -> Tensor:
         if t.numel() == 1 or t.dim() == x.dim():
@@ -45,7 +84,8 @@ def npu_quantize(
     if zero_points is not None:
         scaled = scaled + fit(zero_points)
     low, high = _RANGES[target]
-    return scaled.round().double().clamp(low, high).to(target)
+    integers = scaled.round().double().clamp(low, high)
+    return _pack(integers) if target is torch.quint4x2 else integers.to(target)
 
 
 @op(
@@ -61,21 +101,23 @@ def npu_dynamic_quant(
     quant_mode: str = "pertoken",
     dst_type_max: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Symmetric int8 quantisation with a scale of its own for each row: `scale = max|x| / 127`, `y = round(x / scale)`.
+    """Symmetric quantisation with a scale of its own for each row: `scale = max|x| / 127`, `y = round(x / scale)`.
 
     Args:
         x: `(…, hidden)`.
         smooth_scales: factors of the columns, `(hidden,)`; with `group_index` `(groups, hidden)`.
         group_index: rising row numbers at which the groups end.
-        dst_type: int8, the only one emulated.
+        dst_type: int8 unless given; quint4x2 (a range of 7) packs eight values into an int32.
         quant_mode: 'pertoken' or 'pertensor'.
         dst_type_max: accepted, without effect.
 
     Returns:
-        int8 of the shape of `x`, and the scales, float32 `(…)`.
+        int8 of the shape of `x` (or packed), and the scales, float32 `(…)`.
     """
-    if dst_type is not None and dtype_of(dst_type) not in (torch.int8, torch.qint8):
-        raise RuntimeError(f"npu_dynamic_quant: dst_type {dtype_of(dst_type)} is not emulated, only int8 is")
+    target = torch.int8 if dst_type is None else dtype_of(dst_type)
+    if target not in (torch.int8, torch.qint8, torch.quint4x2):
+        raise RuntimeError(f"npu_dynamic_quant: dst_type {target} is not emulated, only int8 and quint4x2 are")
+    limit = 7 if target is torch.quint4x2 else 127
     wx = x.detach().float()
     if smooth_scales is not None:
         factors = smooth_scales.float()
@@ -85,8 +127,9 @@ def npu_dynamic_quant(
             factors = factors[group].view(wx.shape)
         wx = wx * factors
     peak = wx.abs().amax() if quant_mode == "pertensor" else wx.abs().amax(-1, keepdim=True)
-    scale = peak / 127
-    y = torch.where(scale > 0, wx / scale, 0.0).round().clamp(-128, 127).to(torch.int8)
+    scale = peak / limit
+    y = torch.where(scale > 0, wx / scale, 0.0).round().clamp(-limit - 1, limit)
+    y = _pack(y) if target is torch.quint4x2 else y.to(torch.int8)
     return y, scale.reshape(1) if quant_mode == "pertensor" else scale.squeeze(-1)
 
 
@@ -124,7 +167,9 @@ def npu_dequant_bias(
 
 @op(
     "npu_quant_matmul(Tensor x1, Tensor x2, Tensor scale, *, Tensor? offset=None, Tensor? pertoken_scale=None, "
-    "Tensor? bias=None, int? output_dtype=None) -> Tensor"
+    "Tensor? bias=None, int? output_dtype=None, int? x1_dtype=None, int? x2_dtype=None, int? "
+    "pertoken_scale_dtype=None, "
+    "int? scale_dtype=None, int[]? group_sizes=None, Tensor? y_scale=None) -> Tensor"
 )
 def npu_quant_matmul(
     x1: Tensor,
@@ -135,25 +180,35 @@ def npu_quant_matmul(
     pertoken_scale: Tensor | None = None,
     bias: Tensor | None = None,
     output_dtype: int | None = None,
+    x1_dtype: int | None = None,
+    x2_dtype: int | None = None,
+    pertoken_scale_dtype: int | None = None,
+    scale_dtype: int | None = None,
+    group_sizes: list[int] | None = None,
+    y_scale: Tensor | None = None,
 ) -> Tensor:
-    """Product of int8 matrices, accumulated exactly, then scaled.
+    """Product of int8 or packed int4 matrices, accumulated exactly, then scaled.
 
     Args:
-        x1: int8 `(…, M, K)`.
-        x2: int8 `(…, K, N)`.
-        scale: float32 or bfloat16, `(1,)` or `(N,)`.
+        x1: int8 `(…, M, K)`, or int32 with eight values of four bits each along K.
+        x2: int8 `(…, K, N)`, or int32 packed along N.
+        scale: float32, bfloat16 or int64 (from `npu_trans_quant_param`), `(1,)` or `(N,)`.
         offset: added to an int8 result.
         pertoken_scale: float32 `(M,)`.
         bias: `(N,)`; an int32 bias is added before scaling.
         output_dtype: int8 unless given; float16, bfloat16 and int32 as well.
+        x1_dtype, x2_dtype, pertoken_scale_dtype, scale_dtype, group_sizes, y_scale: other formats, not emulated.
     """
+    if any(o is not None for o in (x1_dtype, x2_dtype, pertoken_scale_dtype, scale_dtype, group_sizes, y_scale)):
+        raise RuntimeError("npu_quant_matmul: scales by groups and floating formats of few bits are not emulated")
+    x1, x2 = (_unpack(t) if t.dtype is torch.int32 else t for t in (x1, x2))
     target = torch.int8 if output_dtype is None else dtype_of(output_dtype)
     product = torch.matmul(x1.to(torch.int32), x2.to(torch.int32))
     if bias is not None and bias.dtype is torch.int32:
         product = product + bias
     if target is torch.int32:
         return product
-    result = product.double().float() * scale.float()
+    result = product.double().float() * _as_float(scale)
     if pertoken_scale is not None:
         result = result * pertoken_scale.unsqueeze(-1)
     if bias is not None and bias.dtype is not torch.int32:

@@ -64,7 +64,7 @@ def op(schema: str) -> Callable[[Function], Function]:
                 return kernel_of(overload)(*args, **kwargs)
             return function(*args, **kwargs)
 
-        for key in ("PrivateUse1", "AutogradPrivateUse1"):
+        for key in ("PrivateUse1", "AutogradPrivateUse1", "Meta"):  # Meta: shapes and types for fake tensors
             _library.impl(name, run, key)
         if packet_name not in _public:
             packet.__doc__ = function.__doc__

@@ -17,7 +17,7 @@ def _rotate(x: Tensor, mode: str) -> Tensor:
         return torch.cat((-b, a), -1)
     if mode == "interleave":
         return torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
-    raise RuntimeError(f"rotary_mode must be 'half' or 'interleave', not {mode!r}")
+    raise RuntimeError(f"The rotary_mode of npu_rotary_mul should be half or interleave, but got {mode}")
 
 
 @op("npu_rotary_mul(Tensor self, Tensor r1, Tensor r2, str rotary_mode='half', Tensor? rotate=None) -> Tensor")
