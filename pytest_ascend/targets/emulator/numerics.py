@@ -6,7 +6,7 @@ tensors.
 
 Sources: torch_npu's documentation of HF32 (float32's range with an 11-bit mantissa, matmul and convolution only), of
 the cube unit (16-bit inputs, float32 accumulation), of `gelu` and of the saturation mode. The reduction order isn't
-documented; partial sums over 64 lanes (a 256-byte vector register of float32) stand for it.
+documented; sums over blocks of 64 (one 256-byte vector register of float32), then over the blocks, stand for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ aten = torch.ops.aten
 Rule = Callable[[Callable[..., Any], list[Any], dict[str, Any]], Any]
 
 _HALF = (torch.float16, torch.bfloat16)
-_LANES = 64
+_BLOCK = 64
 _SPLIT_K = 32  # from here on the cube's accumulation over K goes in two blocks
 
 
@@ -185,15 +185,15 @@ def _convolution(call: Callable[..., Any], args: list[Any], kwargs: dict[str, An
 
 
 def _blocked_sum(x: Tensor, dim: int, keepdim: bool) -> Tensor:
-    """Sum over one dimension: 64 lanes of partial sums, then the lanes; float32 accumulation for 16-bit inputs."""
+    """Sum over one dimension in blocks of 64, then the blocks' sums; float32 accumulation for 16-bit inputs."""
     accumulate = torch.float32 if x.dtype in _HALF else x.dtype
     n = x.shape[dim]
-    whole = n // _LANES * _LANES
-    if n <= _LANES:
+    whole = n // _BLOCK * _BLOCK
+    if n <= _BLOCK:
         return x.sum(dim, keepdim=keepdim, dtype=accumulate)
-    shape = (*x.shape[:dim], whole // _LANES, _LANES, *x.shape[dim + 1 :])
-    lanes = x.narrow(dim, 0, whole).reshape(shape).sum(dim, dtype=accumulate)
-    total = lanes.sum(dim, keepdim=keepdim)
+    shape = (*x.shape[:dim], whole // _BLOCK, _BLOCK, *x.shape[dim + 1 :])
+    blocks = x.narrow(dim, 0, whole).reshape(shape).sum(dim + 1, dtype=accumulate)
+    total: Tensor = blocks.sum(dim, keepdim=keepdim)
     if whole < n:
         total.add_(x.narrow(dim, whole, n - whole).sum(dim, keepdim=keepdim, dtype=accumulate))
     return total
@@ -226,12 +226,12 @@ def _sum(mean: bool) -> Rule:
         dims = [dims] if isinstance(dims, int) else dims
         keepdim = bool(args[2]) if len(args) > 2 else False
         every, count = _reduced(x, dims)
-        if count <= _LANES:
+        if count <= _BLOCK:
             return call(*args, **kwargs)
         if len(every) == x.dim() and not keepdim and x.is_contiguous():
             total = _blocked_sum(x.view(-1), 0, False)
         else:
-            # The longest dimension goes in lanes; the others follow.
+            # The longest dimension goes in blocks; the others follow.
             longest = max(every, key=lambda d: x.shape[d])
             total = _blocked_sum(x, longest, True)
             rest = [d for d in every if d != longest]
@@ -257,7 +257,7 @@ def _softmax(log: bool) -> Rule:
             "out" in kwargs
             or x.dtype not in (torch.float32, *_HALF)
             or not x.dim()
-            or x.shape[dim] <= _LANES
+            or x.shape[dim] <= _BLOCK
             or not x.numel()
         ):
             return call(*args, **kwargs)
@@ -284,7 +284,7 @@ def _layer_norm(call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any
     n = 1
     for s in shape:
         n *= s
-    if n <= _LANES or x.dtype not in (torch.float32, *_HALF) or not x.numel() or kwargs:
+    if n <= _BLOCK or x.dtype not in (torch.float32, *_HALF) or not x.numel() or kwargs:
         return call(*args, **kwargs)
     wide = x.float() if x.dtype in _HALF else x
     rows = wide.reshape(-1, n)
