@@ -14,7 +14,6 @@ from pytest_ascend.session import (
     AscendSession,
     ComparisonFailed,
     Record,
-    Unsupported,
     marker_options,
     merge,
     seed_of,
@@ -47,7 +46,7 @@ class Comparison:
         result, record = self._run(fn, args, kwargs)
         outcome = self._session.outcome(record)
         if outcome == "skipped":
-            raise Unsupported(f"{result.verdict}: {result.reason}")
+            pytest.skip(f"{result.verdict}: {result.reason}")
         if outcome in ("failed", "error"):
             raise ComparisonFailed(result, record)
         return result

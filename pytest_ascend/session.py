@@ -40,12 +40,6 @@ class ComparisonFailed(AssertionError):
         super().__init__("\n".join(result.render()))
 
 
-class Unsupported(pytest.skip.Exception):
-    """A comparison whose verdict skips the test."""
-
-    __module__ = "builtins"
-
-
 class AscendSession:
     """The state of the plugin in one process, kept in ``config.stash``."""
 
@@ -100,15 +94,16 @@ class AscendSession:
 
     def reproduce(self, item: pytest.Item) -> str:
         """The command that runs an item again, on the same target with the same options."""
-        nodeid = self.config.cwd_relative_nodeid(item.nodeid)
+        path, separator, name = item.nodeid.partition("::")  # from the root folder, and the command runs where we do
+        nodeid = os.path.relpath(self.config.rootpath / path, self.config.invocation_params.dir) + separator + name
         return shlex.join(["pytest", nodeid, f"{COMPARE}={self.spec()}", *repeat(self.config)])
 
     def record(self, item: pytest.Item, result: CheckResult, seed: int | None) -> Record:
         """Keep a result of an item until its report is made, and put its gist among the JUnit properties."""
         environment = dict(result.environment)
-        of_the_case = {name: environment.pop(name) for name in ("seed", "autocast") if name in environment}
+        of_the_case: Record = {name: environment.pop(name) for name in ("seed", "autocast") if name in environment}
         self.environment = environment
-        record = {"nodeid": item.nodeid, **result.to_dict(), "seed": seed, **of_the_case}
+        record: Record = {"nodeid": item.nodeid, **result.to_dict(), "seed": seed, **of_the_case}
         item.stash.setdefault(_RECORDS, []).append(record)
         count = sum(1 for name, _ in item.user_properties if name.endswith(".verdict")) + 1
         prefix = f"ascend.{count}" if count > 1 else "ascend"
@@ -125,15 +120,14 @@ class AscendSession:
         if failure is not None and call.excinfo is not None and report.failed:
             if self.config.getoption("tbstyle") == "auto":
                 report.longrepr = _short(call.excinfo)
-            report.ascend_error = failure.result.verdict.outcome == "error"
-        if isinstance(error, Unsupported) and report.skipped:
-            path, line, _ = item.reportinfo()
-            report.longrepr = (os.fspath(path), (line or 0) + 1, f"Skipped: {error}")  # the test, not our own line
+            vars(report)["ascend_error"] = failure.result.verdict.outcome == "error"
         if records := item.stash.get(_RECORDS, []):
             for record in records:
                 record["outcome"] = self._outcome(record, report, failure)
-            report.ascend_results = _plain(records)
-            report.ascend_environment = _plain(self.environment)
+            vars(report).update(ascend_results=_plain(records), ascend_environment=_plain(self.environment))
+            if isinstance(report.longrepr, tuple) and records[-1]["outcome"] == "skipped":
+                path, line, _ = item.reportinfo()
+                report.longrepr = (os.fspath(path), (line or 0) + 1, report.longrepr[2])  # the test, not our own line
             records.clear()
 
     def _outcome(self, record: Record, report: pytest.TestReport, failure: ComparisonFailed | None) -> str:
@@ -271,7 +265,7 @@ def _plain(value: Any) -> Any:
     return json.loads(json.dumps(jsonable(value), allow_nan=False))
 
 
-def _short(excinfo: pytest.ExceptionInfo[BaseException]) -> object:
+def _short(excinfo: pytest.ExceptionInfo[BaseException]) -> Any:
     """The failure as the test's own lines and the rendered result: a number is wrong, the source is not to blame."""
 
     def of_the_user(entry: Any) -> bool:

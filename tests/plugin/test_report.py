@@ -221,3 +221,13 @@ def test_lines_have_a_colour_pytest_knows() -> None:
     assert {line.colour for line in summary(records)} <= allowed
     assert Line("x").colour == ""
     assert terminal.Line is Line
+
+
+def test_reproduce_from_another_folder(pytester, monkeypatch, run) -> None:
+    folder = pytester.mkdir("inner")
+    pytester.makeini("[pytest]")
+    pytester.makepyfile("def test_it(pretend, ascend_compare):\n    pretend('FAIL')\n    ascend_compare(abs, 1)")
+    monkeypatch.chdir(folder)
+    result = pytester.runpytest_inprocess("--ascend-compare=cpu", "..")
+    name = "../test_reproduce_from_another_folder.py::test_it"
+    result.stdout.fnmatch_lines([f"    reproduce: pytest {name} --ascend-compare=cpu"])
