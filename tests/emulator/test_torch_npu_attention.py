@@ -314,6 +314,8 @@ def test_packed_operands_and_packed_scales():
     assert scale.item() == 0x3DCCC000 | 1 << 46  # 0.1 is 0x3DCCCCCD
     got = torch_npu.npu_quant_matmul(*packed, scale, output_dtype=torch.float16)
     close(got, (a @ b) * 0.1)
+    turned = torch_npu.npu_quantize(b.t().float().npu(), one, None, torch.quint4x2, -1, False).t()
+    close(torch_npu.npu_quant_matmul(packed[0], turned, scale, output_dtype=torch.float16), (a @ b) * 0.1)
     rounded = torch_npu.npu_trans_quant_param(torch.tensor([0.1], device="npu"), torch.tensor([-3.4]).npu(), 1)
     assert rounded.item() == 0x3DCCC000 | 1 << 46 | (-3 & 0x1FF) << 37
     with pytest.raises(RuntimeError, match="not emulated"):

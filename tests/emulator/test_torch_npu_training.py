@@ -203,11 +203,11 @@ def test_dropout_at_its_ends():
     assert not torch_npu._dropout_with_byte_mask(x, 1.0)[0].any()
     with pytest.raises(RuntimeError, match="between 0 and 1"):
         torch_npu._npu_dropout(x, 1.5)
-    masks = [torch_npu.npu_dropout_gen_mask(x, [3, 100], 0.5, seed, 7) for seed in (1, 1, 2)]
+    masks = [torch_npu._npu_dropout_gen_mask(x, [3, 100], 0.5, seed, 7) for seed in (1, 1, 2)]
     assert masks[0].numel() == 48
     assert torch.equal(masks[0].cpu(), masks[1].cpu())
     assert not torch.equal(masks[0].cpu(), masks[2].cpu())
-    assert torch.equal(torch_npu._npu_dropout_gen_mask(x, [3, 100], 0.5, 1, 7).cpu(), masks[0].cpu())
+    assert torch_npu.npu_dropout_gen_mask([3, 100], 0.5, device="npu").numel() == 48
 
 
 def test_byte_mask_dropout():

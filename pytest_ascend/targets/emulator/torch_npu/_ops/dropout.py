@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .registry import narrow, op, wide
+from .registry import narrow, op, python_api, wide
 
 __all__: list[str] = []
 
@@ -63,18 +65,19 @@ def npu_dropout_backward(grad: Tensor, mask: Tensor, p: float) -> Tensor:
     return _apply(grad, mask, p)
 
 
-_GEN_MASK = "Tensor self, int[] size, float p, int seed, int offset, bool? parallel=True, bool? sync=False) -> Tensor"
-
-
-@op(f"npu_dropout_gen_mask({_GEN_MASK}")
-def npu_dropout_gen_mask(
+@op(
+    "_npu_dropout_gen_mask.Tensor(Tensor self, int[] size, float p, int seed, int offset, *, bool? parallel=True, "
+    "bool? sync=None) -> Tensor"
+)
+def _npu_dropout_gen_mask(
     x: Tensor,
     size: list[int],
     p: float,
     seed: int,
     offset: int,
+    *,
     parallel: bool | None = True,
-    sync: bool | None = False,
+    sync: bool | None = None,
 ) -> Tensor:
     """A packed mask for a tensor of `size`, the same for the same `seed` and `offset`; `x` only names the device."""
     _check(p)
@@ -83,18 +86,21 @@ def npu_dropout_gen_mask(
     return _draw(torch.Size(size).numel(), p, x.device, generator)
 
 
-@op(f"_npu_dropout_gen_mask({_GEN_MASK}")
-def _npu_dropout_gen_mask(
-    x: Tensor,
+@python_api("npu_dropout_gen_mask")
+def npu_dropout_gen_mask(
     size: list[int],
     p: float,
-    seed: int,
-    offset: int,
-    parallel: bool | None = True,
-    sync: bool | None = False,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: Any = "npu",
+    pin_memory: bool | None = None,
 ) -> Tensor:
-    """The same operator under another name; see `npu_dropout_gen_mask`."""
-    return npu_dropout_gen_mask(x, size, p, seed, offset)
+    """A packed mask for a tensor of `size`, from the device's own stream; only `device` of the options has an
+    effect.
+    """
+    _check(p)
+    return _draw(torch.Size(size).numel(), p, torch.device(device or "npu"))
 
 
 @op("_dropout_with_byte_mask(Tensor self, float p) -> (Tensor, Tensor)")

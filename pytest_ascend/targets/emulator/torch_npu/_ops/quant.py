@@ -19,7 +19,7 @@ def _pack(values: Tensor) -> Tensor:
     """Integers of four bits, eight of the last dimension to an int32, the lowest bits first."""
     if values.shape[-1] % 8:
         raise RuntimeError(f"int4 values are packed by eight, which doesn't divide {values.shape[-1]}")
-    nibbles = (values.to(torch.int64) & 15).unflatten(-1, (-1, 8))
+    nibbles = (values.to(torch.int64) & 15).reshape(*values.shape[:-1], -1, 8)
     words = (nibbles << torch.arange(0, 32, 4, device=values.device)).sum(-1)
     return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
 
@@ -191,7 +191,7 @@ def npu_quant_matmul(
 
     Args:
         x1: int8 `(…, M, K)`, or int32 with eight values of four bits each along K.
-        x2: int8 `(…, K, N)`, or int32 packed along N.
+        x2: int8 `(…, K, N)`, or int32 packed along N (a transposed view: along K).
         scale: float32, bfloat16 or int64 (from `npu_trans_quant_param`), `(1,)` or `(N,)`.
         offset: added to an int8 result.
         pertoken_scale: float32 `(M,)`.
@@ -201,7 +201,10 @@ def npu_quant_matmul(
     """
     if any(o is not None for o in (x1_dtype, x2_dtype, pertoken_scale_dtype, scale_dtype, group_sizes, y_scale)):
         raise RuntimeError("npu_quant_matmul: scales by groups and floating formats of few bits are not emulated")
-    x1, x2 = (_unpack(t) if t.dtype is torch.int32 else t for t in (x1, x2))
+    if x1.dtype is torch.int32:
+        x1 = _unpack(x1)
+    if x2.dtype is torch.int32:  # a transposed matrix was packed before it was transposed
+        x2 = _unpack(x2) if x2.stride(-1) == 1 else _unpack(x2.transpose(-2, -1)).transpose(-2, -1)
     target = torch.int8 if output_dtype is None else dtype_of(output_dtype)
     product = torch.matmul(x1.to(torch.int32), x2.to(torch.int32))
     if bias is not None and bias.dtype is torch.int32:
