@@ -325,6 +325,7 @@ def _as_good_as(
     info = torch.finfo(dtype)
     unit = info.eps / 2
     # Among subnormal numbers the step is constant, whatever the size.
+    scale = max(scale, info.smallest_normal)
     small = max(SMALL.get(_real(dtype), unit) * scale, info.smallest_normal)
     a, b = (measure(golden, t, floor=small, worst=0) for t in (actual, benchmark))
     if b.non_finite_mismatches:

@@ -293,6 +293,7 @@ def test_a_benchmark_of_another_structure_is_left_out(yardstick):
     golden = (x(3), x(3))
     assert compare(golden, (x(3), x(3)), benchmark=yardstick).verdict is Verdict.PASS
     assert compare(golden, (x(3), x(3) + 1), benchmark=yardstick).verdict is Verdict.FAIL
+    assert compare(golden, (x(3) + 1, x(3)), benchmark=yardstick).verdict is Verdict.FAIL
 
 
 # --- requests that can't be -----------------------------------------------------------------------------------------

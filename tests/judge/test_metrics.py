@@ -218,6 +218,12 @@ def test_a_lazily_negated_view_is_read_negated():
     assert measure(part, torch.tensor([-2.0, 4.0])).max_abs_error == 0.0
 
 
+def test_a_contiguous_negated_view_has_no_wrong_ulp():
+    negated = torch._neg_view(torch.tensor([1.0, -2.0]))
+    assert negated.is_contiguous()
+    assert measure(negated, torch.nextafter(torch.tensor([-1.0, 2.0]), torch.tensor([-9.0, 9.0]))).max_ulp == 1
+
+
 def test_inputs_are_not_changed():
     golden, actual = pair(100)
     golden[3], actual[3], actual[4] = math.nan, math.nan, math.inf
@@ -280,6 +286,12 @@ def test_matching_nan_leaves_the_other_elements_compared():
     found = measure(golden, actual)
     assert (found.max_abs_error, found.mismatches, found.mean_abs_error) == (2.0, 1, 1.0)
     assert found.max_ulp == 2**23
+
+
+def test_matching_nan_of_another_sign_is_no_distance():
+    golden, actual = torch.tensor([math.nan, 0.0, 2.0]), torch.tensor([math.nan, 1e-45, 2.0])
+    golden[0] = -golden[0]
+    assert measure(golden, actual).max_ulp == 1
 
 
 def test_everything_non_finite_and_wrong_has_no_cosine():
@@ -352,6 +364,11 @@ def test_uint64_above_the_range_of_int64():
     assert (found.max_abs_error, found.mismatches) == (1.0, 1)
 
 
+def test_the_largest_uint64_difference():
+    golden, actual = (torch.from_numpy(np.array([v], dtype=np.uint64)) for v in (0, 2**64 - 1))
+    assert measure(golden, actual).max_abs_error == 2.0**64
+
+
 def test_complex_errors_are_moduli():
     golden, actual = torch.tensor([1 + 1j, 2 - 2j]), torch.tensor([4 + 5j, 2 - 2j])
     found = measure(golden, actual, atol=4.9)
@@ -392,6 +409,11 @@ def test_non_finite_parts_of_complex_numbers_match_one_by_one(left, right, agree
     found = measure(torch.tensor([left, 1 + 1j]), torch.tensor([right, 1 + 1j]))
     assert found.non_finite_mismatches == (0 if agrees else 1)
     assert found.mismatches == found.non_finite_mismatches
+
+
+def test_the_part_beside_one_that_disagrees_is_not_compared():
+    found = measure(torch.tensor([complex(math.nan, 1), 1 + 1j]), torch.tensor([complex(1, 5), 1 + 1j]))
+    assert (found.mean_abs_error, found.cosine_similarity, found.non_finite_mismatches) == (0.0, 1.0, 1)
 
 
 def test_the_finite_part_beside_an_infinite_one_is_still_compared():

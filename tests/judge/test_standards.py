@@ -321,11 +321,11 @@ def test_a_nan_where_the_cpu_has_an_infinity_fails():
 
 
 def test_a_nan_of_the_benchmark_alone_neither_fails_nor_excuses():
-    golden = randn(1000)
+    golden = randn(100_000)
     benchmark, actual = golden.half(), golden.half()
     benchmark[7] = math.nan
     assert judge(golden, actual, benchmark).verdict is Verdict.PASS
-    actual[8] += 1.0
+    actual[8] += 0.05
     assert judge(golden, actual, benchmark).verdict is Verdict.FAIL
 
 
@@ -433,6 +433,26 @@ def test_twice_the_noise_of_the_benchmark_fails_as_spread():
     found = judge(golden, actual, benchmark)
     assert (found.verdict, found.kind) == (Verdict.FAIL, Kind.spread)
     assert "x that of the CPU in float32" in found.reason
+
+
+def test_a_small_element_off_by_a_tenth_fails_by_its_relative_error():
+    golden = randn(1000)
+    golden[5] = 5e-3
+    actual = golden.bfloat16()
+    actual[5] *= 1.1
+    found = judge(golden, actual, golden.bfloat16())
+    assert found.verdict is Verdict.FAIL
+    assert found.reason.startswith("largest relative error")
+
+
+def test_a_few_steps_among_subnormals_are_rounding():
+    step = torch.finfo(torch.float16).smallest_normal * torch.finfo(torch.float16).eps
+    golden = step * torch.arange(100, 300, dtype=torch.float64)
+    actual = golden.half()
+    actual[7] += 2 * step
+    assert judge(golden, actual, golden.half()).verdict is Verdict.PASS
+    actual[7] += 100 * step
+    assert judge(golden, actual, golden.half()).verdict is Verdict.FAIL
 
 
 def test_a_local_fault_lists_what_the_benchmark_does_not_excuse():
