@@ -74,7 +74,7 @@ class _Check:
         self.criterion = Criterion.of(options.criterion, **thresholds)
         seed = options.seed if options.seed is not None else _seed_of(case.api)
         autocast, layers = caller_autocast(target), _layers(case, options)
-        self.setting = Setting(seed, options.backward, autocast, layers, default_device)
+        self.setting = Setting(seed, options.backward, autocast, layers, default_device, start=seed)
         self.notes: list[str] = []
 
     def result(self) -> CheckResult:
@@ -98,9 +98,11 @@ class _Check:
             except RunFailed as failed:
                 if not seen and layout == "as_given":
                     return self._raised_on_target(failed)
-                if self._refuses(relaid, failed, layout):
+                if self._on_cpu(relaid, layout) is not None:
                     outputs.append(self._layout_raised(failed, layout))
                 continue
+            if actual.backward_error is not None:
+                outputs += self._backward_raised(actual.backward_error, reference, relaid, layout)
             judged = self._judged(reference, actual, relaid, layout)
             if not seen:
                 layers = judged
@@ -111,7 +113,6 @@ class _Check:
             self.notes += actual.notes
         if not seen and not outputs:
             return self._finish(Verdict.VACUOUS, f"nothing was compared: no argument can take {self.options.layouts}")
-        outputs += self._backward_raised(reference, seen)
         result = CheckResult.of(outputs, layers.checkpoints, **self._about())
         return self._exercised(result, seen)
 
@@ -149,21 +150,19 @@ class _Check:
                 self.notes.append(f"layout {layout}: no argument can take it")
         return found
 
-    def _refuses(self, relaid: Mapping[int, torch.Tensor], failed: RunFailed, layout: str) -> bool:
-        """Whether the target refuses a layout that the CPU takes."""
+    def _on_cpu(self, relaid: Mapping[int, torch.Tensor], layout: str) -> Capture | None:
+        """What the CPU does with re-laid arguments; None, and a note, when it doesn't take them."""
         try:
-            run(self.case, CpuTarget(), self.setting, relaid=relaid, fn=self.options.reference)
+            return run(self.case, CpuTarget(), self.setting, relaid=relaid, fn=self.options.reference)
         except RunFailed:
             self.notes.append(f"layout {layout}: {self.case.api} doesn't take it on the CPU either")
-            return False
-        return True
+            return None
 
     def _depends_on_layout(self, reference: Reference, relaid: Mapping[int, torch.Tensor], layout: str) -> bool:
         """Whether the callable's result depends on the layout by design, as that of ``as_strided`` does."""
-        try:
-            own = run(self.case, CpuTarget(), self.setting, relaid=relaid, fn=self.options.reference)
-        except RunFailed:
-            return False
+        own = self._on_cpu(relaid, layout)
+        if own is None:
+            return True
         if reference.judge(own).failed:
             self.notes.append(f"layout {layout}: {self.case.api} gives other values for it on the CPU too")
             return True
@@ -213,14 +212,19 @@ class _Check:
                 f"backward=True, but no output of {self.case.api} depends on an input or parameter that requires grad"
             )
 
-    def _backward_raised(self, reference: Reference, seen: list[Capture]) -> list[OutputResult]:
-        """The backward pass raised on the target only."""
-        sides = [side for side in (reference.golden, reference.benchmark) if side is not None]
-        if all(side.backward_error is not None for side in sides):
+    def _backward_raised(
+        self, raised: Exception, reference: Reference, relaid: Mapping[int, torch.Tensor], layout: str
+    ) -> list[OutputResult]:
+        """The backward pass raised on the target; no finding where the CPU's does in the same dtype and layout."""
+        if reference.own.backward_error is not None:
+            if reference.golden.backward_error is None:
+                self.notes.append(f"no gradients were compared: neither side has them in {self.case.dtype}")
             return []
-        raised = next((c.backward_error for c in seen if c.backward_error is not None), None)
-        if raised is None:
-            return []
+        if relaid:
+            own = self._on_cpu(relaid, layout)
+            if own is None or own.backward_error is not None:
+                self.notes.append(f"layout {layout}: no gradients, the CPU's backward pass doesn't take it either")
+                return []
         verdict, reason = self._explain(RunFailed("backward", raised))
         self.notes.append(f"the target's error: {str(raised).strip()[:2000]}")
         return [OutputResult("backward", verdict, Kind.gradient, reason, "fail")]

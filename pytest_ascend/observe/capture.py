@@ -59,6 +59,7 @@ class Setting:
         autocast: the caller's autocast dtype, or None when autocast is off.
         checkpoints: names of layers to capture.
         default_device: where the caller makes tensors without naming a device, if not on the CPU; for the target only.
+        start: seed of the numbers a backward pass starts with.
     """
 
     seed: int
@@ -66,6 +67,7 @@ class Setting:
     autocast: torch.dtype | None = None
     checkpoints: tuple[str, ...] = ()
     default_device: torch.device | None = None
+    start: int = 0
 
 
 @dataclass
@@ -335,7 +337,7 @@ def _backward(live: Any, built: Built, setting: Setting, capture: Capture) -> No
         results = _differentiable(live)
         if not results:
             return
-        starts = [_start(result, setting.seed + i) for i, result in enumerate(results)]
+        starts = [_start(result, setting.start + i) for i, result in enumerate(results)]
         torch.autograd.backward(results, starts)
     for entry in leaves:
         gradient = entry.leaf.grad if entry.leaf is not None else None

@@ -42,9 +42,9 @@ def moves_data(golden: object, benchmark: object, inputs: Iterable[torch.Tensor]
     dtype = benchmark.dtype
     if not dtype.is_floating_point or golden.shape != benchmark.shape or benchmark.numel() < LEAST:
         return False
-    if golden.dtype == dtype or dtype.itemsize not in _WORD:
+    if golden.dtype == dtype or dtype.itemsize not in _WORD or golden.layout is not torch.strided:
         return False
-    given = [tensor.detach() for tensor in inputs if tensor.dtype == dtype and tensor.device.type == "cpu"]
+    given = [t.detach() for t in inputs if t.dtype == dtype and t.device.type == "cpu" and t.layout is torch.strided]
     if not given or sum(tensor.numel() for tensor in given) > MOST:
         return False
     if not torch.equal(torch.nan_to_num(golden, nan=0.5), torch.nan_to_num(benchmark.to(golden.dtype), nan=0.5)):

@@ -82,8 +82,6 @@ class SecondLook:
     def _random(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
         """Outputs that change with the seed on the CPU too can't be compared between two devices."""
         own = self.reference.own
-        if not own.drew:
-            return judged, []
         floating = torch.float64 if own is self.reference.golden and self.reference.benchmark is None else None
         setting = dataclasses.replace(self.setting, seed=self.setting.seed ^ 1)
         with _other_seeds():
@@ -208,12 +206,16 @@ class SecondLook:
 @contextlib.contextmanager
 def _other_seeds() -> Iterator[None]:
     """Make ``torch.manual_seed`` set another seed, for callables that seed themselves."""
-    seed = torch.manual_seed
-    torch.manual_seed = torch.random.manual_seed = lambda number: seed(int(number) ^ 1)
+    original = torch.manual_seed
+
+    def manual_seed(seed: Any) -> torch.Generator:
+        return original(int(seed) ^ 1)
+
+    torch.manual_seed = torch.random.manual_seed = manual_seed
     try:
         yield
     finally:
-        torch.manual_seed = torch.random.manual_seed = seed
+        torch.manual_seed = torch.random.manual_seed = original
 
 
 def spread(captures: list[Capture], path: str) -> float:

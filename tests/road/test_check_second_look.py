@@ -32,14 +32,30 @@ def test_random_outputs_cannot_be_compared(check):
 
 def test_a_callable_that_seeds_itself_is_random_too(check):
     def fn(x):
+        state = torch.get_rng_state()
         torch.manual_seed(42)
-        return F.dropout(x)
+        result = F.dropout(x)
+        torch.set_rng_state(state)  # and leaves no trace
+        return result
 
     assert check(fn, torch.randn(64)).verdict is Verdict.NOT_COMPARABLE
     torch.manual_seed(5)
     here_again = torch.rand(1)
     torch.manual_seed(5)
     assert torch.equal(torch.rand(1), here_again)  # seeding is as it was
+
+
+def test_a_wrong_gradient_is_not_taken_for_chance(check):
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * (2.2 if here(grad) else 2)
+
+    assert check(Wrong.apply, torch.randn(9, requires_grad=True)).kind is Kind.gradient
 
 
 def test_only_what_is_random_is_excused(check):
@@ -172,6 +188,26 @@ def test_a_layout_that_the_cpu_refuses_too_is_a_note(check):
     result = check(lambda x: x.view(-1) + 1, torch.randn(3, 4), options={"layouts": ("as_given", "transposed")})
     assert result.verdict is Verdict.PASS
     assert any("doesn't take it on the CPU either" in note for note in result.notes)
+
+
+def test_a_backward_pass_that_refuses_a_layout_everywhere_is_a_note(check):
+    class Picky(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.strides = x.stride()
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            if ctx.strides[-1] != 1:
+                raise RuntimeError("grad_input must be contiguous")
+            return grad * 2
+
+    x = torch.randn(3, 4, requires_grad=True)
+    result = check(Picky.apply, x, options={"layouts": ("as_given", "transposed")})
+    assert result.verdict is Verdict.PASS
+    assert "grad(args[0])" in by_path(result)
+    assert any("transposed: no gradients" in note for note in result.notes)
 
 
 def test_a_layout_that_only_the_target_refuses(check):

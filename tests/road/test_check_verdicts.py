@@ -137,6 +137,11 @@ def test_integers_and_moved_data_are_exact(check):
     assert check(lambda x: x * (1 + 2**-23) * 1.1 if here(x) else x * 1.1, x).verdict is Verdict.PASS  # computing
 
 
+def test_sparse_results(check):
+    options = {"target": "cpu"}
+    assert check(lambda x: x.to_sparse(), torch.eye(5) * 3, options=options).verdict is Verdict.PASS
+
+
 def test_explicit_thresholds_count(check):
     fn = lambda x: x * 1.001 if here(x) else x * 1.0  # noqa: E731
     x = torch.rand(50) + 1
@@ -537,6 +542,23 @@ def test_a_backward_pass_that_raises_everywhere_is_a_note_unless_asked_for(check
     assert any("no such derivative" in note for note in result.notes)
     with pytest.raises(RuntimeError, match="no such derivative"):
         check(Fails.apply, x, options={"backward": True})
+
+
+def test_a_backward_pass_that_neither_side_has_in_this_dtype_is_a_note(check):
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            if grad.dtype == torch.float16:
+                raise NotImplementedError("not implemented for 'Half'")
+            return grad * 2
+
+    result = check(Fails.apply, torch.ones(3).half().requires_grad_())
+    assert result.verdict is Verdict.PASS
+    assert any("neither side has them in float16" in note for note in result.notes)
 
 
 def test_a_tensor_that_module_to_leaves_behind_is_named(check):

@@ -463,6 +463,7 @@ def test_snapshot_takes_values_now():
     assert taken["pair"].right == "y"
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
 def test_same_bits_tells_what_equal_does_not():
     nan = torch.tensor([float("nan"), 1.0])
     assert same_bits(nan, nan.clone())
