@@ -558,6 +558,16 @@ MODEL_FAULTS = {
 }
 
 
+@pytest.fixture
+def one_thread():
+    """Small products are slower on several threads, and far slower on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
 def test_a_right_model_of_twelve_layers_passes_and_faulty_ones_fail(dtype):
     torch.manual_seed(0)
