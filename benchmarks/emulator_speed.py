@@ -1,7 +1,7 @@
 """What emulation costs: the same work on the emulated npu and on plain CPU, in turns within one process.
 
-Prints the ratio of medians for a small training step (convolution, batch norm, two transformer layers, AdamW; batch 4) and for
-the forward pass of a 12-layer transformer (width 256, batch 8 of 128 tokens). Targets: at most x4 and x1.8.
+Prints the ratio of medians for a small training step (convolution, batch norm, two transformer layers, AdamW; batch 4)
+and for the forward pass of a 12-layer transformer (width 256, batch 8 of 128 tokens). Targets: at most x4 and x1.8.
 """
 
 from __future__ import annotations

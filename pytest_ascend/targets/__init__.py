@@ -124,8 +124,8 @@ def _broken(whole: str, root: str) -> str:
     else:
         missing = f"loading it failed ({_one_line(root)})"
     return (
-        f"torch_npu {_torch_npu_version()}is installed but {missing}, or do without an NPU by setting {_AUTOLOAD}=0 "
-        "and --ascend-compare=emulated"
+        f"torch_npu {_torch_npu_version()}is installed but {missing}, or do without an NPU: set {_AUTOLOAD}=0 and give "
+        "--ascend-compare=cpu, or uninstall torch_npu to get the emulated one"
     )
 
 
@@ -167,7 +167,7 @@ def _card(wanted: Spec) -> NpuTarget:
     if not torch_npu.npu.is_available():
         raise TargetUnavailable(
             f"torch_npu {_torch_npu_version()}finds no NPU: look at 'npu-smi info' and ASCEND_RT_VISIBLE_DEVICES, or "
-            f"set {_AUTOLOAD}=0 and give --ascend-compare=emulated for the emulated one"
+            "uninstall torch_npu to get the emulated one"
         )
     count = int(torch_npu.npu.device_count())
     if wanted.index >= count:
@@ -190,8 +190,7 @@ def _emulated(wanted: Spec) -> NpuTarget:
         )
     if "torch_npu" in sys.modules and not _emulator_runs():
         raise TargetUnavailable(
-            f"torch_npu is loaded, so the emulated NPU can't take its place: set {_AUTOLOAD}=0 and leave torch_npu "
-            "unimported"
+            "torch_npu is loaded, so the emulated NPU can't take its place: use the card, or uninstall torch_npu"
         )
     from pytest_ascend.targets import emulator
     from pytest_ascend.targets.npu import NpuTarget

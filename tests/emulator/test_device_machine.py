@@ -292,9 +292,7 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
 
 
 def test_old_torch_gives_one_clear_line():
-    result = run_python(
-        "import torch; torch.__version__ = '2.6.0'\n" + INSTALL
-    )
+    result = run_python("import torch; torch.__version__ = '2.6.0'\n" + INSTALL)
     assert result.returncode
     assert "the emulated npu needs torch 2.13 or newer, this is 2.6.0" in result.stderr.splitlines()[-1]
 

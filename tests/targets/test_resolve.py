@@ -100,7 +100,7 @@ def test_a_broken_torch_npu_is_not_passed_over_when_torch_itself_loads(tmp_path)
     folder = fake_torch_npu(tmp_path, BROKEN)
     printed = python(REFUSAL.format(spec="auto"), folder, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     assert "libhccl.so" in printed
-    assert "--ascend-compare=emulated" in printed
+    assert "--ascend-compare=cpu, or uninstall torch_npu" in printed
 
 
 def test_a_missing_driver_is_told_from_a_missing_toolkit(tmp_path):

@@ -77,7 +77,7 @@ def _check_place() -> None:
 
     if "torch_npu" in sys.modules or importlib.util.find_spec("torch_npu") is not None:
         raise EmulatorUnavailable(
-            "torch_npu is installed: the real device is used, and the emulated one never beside it"
+            "torch_npu is installed, and the emulated NPU is never put beside it: use the card, or uninstall torch_npu"
         )
     try:
         import torch
