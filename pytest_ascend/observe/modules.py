@@ -76,7 +76,10 @@ def _nothing_matches(pattern: str, names: dict[str, nn.Module], called: dict[str
         kind = type(names[pattern]).__name__
         return f"checkpoint {pattern!r} is a {kind}, whose calls can't be captured: give '{pattern}.*'"
     close = difflib.get_close_matches(pattern, list(called), n=3, cutoff=0.4)
-    hint = f"the closest are {', '.join(close)}" if close else f"there are {', '.join(list(called)[:5])} and others"
+    some, more = ", ".join(map(repr, list(called)[:5])), len(called) - 5
+    hint = f"the closest are {', '.join(map(repr, close))}" if close else f"the layers are {some}"
+    if not close and more > 0:
+        hint += f" and {more} more"
     return f"checkpoint {pattern!r} matches no layer: {hint}"
 
 

@@ -14,10 +14,10 @@ import torch
 
 __all__ = ["moves_data"]
 
-LEAST = 16
+LEAST = 8
 """Fewer elements than this may come out of arithmetic by coincidence."""
 
-DISTINCT = 8
+DISTINCT = 4
 """So may fewer different values."""
 
 SAMPLE = 1 << 16

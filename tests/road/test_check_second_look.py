@@ -305,3 +305,16 @@ def test_cancellation_is_counted(check):
     x = torch.randn(64, 50) + 300
     assert check(variance, x).passed
     assert check(lambda x: variance(x) * (1.5 if here(x) else 1), x).verdict is Verdict.FAIL
+
+
+# ---------------------------------------------------------------------------------------------------- doubt
+
+
+def test_what_only_the_width_of_bfloat16_lets_pass_is_marginal(check):
+    x = torch.rand(200).bfloat16() + 1
+    result = check(lambda x: torch.exp(x) * (1.01 if here(x) else 1.0), x)
+    assert result.verdict is Verdict.MARGINAL
+    assert result.passed
+    assert "as far off as rounding explains" in result.reason
+    for fn in (torch.exp, torch.tanh, lambda x: x.cumsum(0), lambda x: (x * x).mean()):
+        assert check(fn, x).verdict is Verdict.PASS
