@@ -121,6 +121,8 @@ class AscendSession:
             if self.config.getoption("tbstyle") == "auto":
                 report.longrepr = _short(call.excinfo)
             vars(report)["ascend_error"] = failure.result.verdict.outcome == "error"
+        if isinstance(error, pytest.fail.Exception) and not error.pytrace and report.failed:
+            report.longrepr = str(error)  # a sentence of its own; pytest would add that the traceback is hidden
         if records := item.stash.get(_RECORDS, []):
             for record in records:
                 record["outcome"] = self._outcome(record, report, failure)
