@@ -135,7 +135,7 @@ class _Check:
         if judged.failed:
             judged, notes = look.explain(actual, judged)
             self.notes += [note if layout == "as_given" else f"{layout}: {note}" for note in notes]
-        return judged
+        return look.doubt(actual, judged)
 
     # -- layouts --------------------------------------------------------------------------------------------------
 
