@@ -317,6 +317,9 @@ def test_half_batch_norm_sums_in_float32(parameters: torch.dtype):
     torch.testing.assert_close(layer.running_var.cpu().double(), golden.running_var, rtol=loose, atol=loose)
     torch.testing.assert_close(layer.running_mean.cpu().double(), golden.running_mean, rtol=loose, atol=loose)
     close(layer.eval()(device), golden.eval()(wide).detach(), torch.float16)
+    used = torch.ops.aten.native_batch_norm(device, None, None, layer.running_mean, layer.running_var, False, 0.1, 1e-5)
+    close(used[1], golden.running_mean, torch.float16)
+    close(used[2], (golden.running_var + 1e-5).rsqrt(), torch.float16)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
