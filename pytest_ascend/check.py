@@ -107,8 +107,10 @@ class _Check:
             if not seen:
                 layers = judged
                 outputs[:0] = judged.outputs
-            elif judged.failed and not self._depends_on_layout(reference, relaid, layout):
-                outputs += [_in_layout(o, layout) for o in judged.outputs if o.verdict.outcome == "failed"]
+            else:
+                wrong = [_in_layout(o, layout) for o in judged.outputs if o.verdict.outcome == "failed"]
+                if wrong and not self._depends_on_layout(reference, relaid, layout):
+                    outputs += wrong
             seen.append(actual)
             self.notes += actual.notes
         if not seen and not outputs:
@@ -238,7 +240,7 @@ class _Check:
         return {
             "api": self.case.api,
             "dtype": self.case.dtype,
-            "criterion": self.options.criterion,
+            "criterion": self.criterion.name,
             "target": self.target.title(initialised=True),
             "notes": tuple(dict.fromkeys(self.notes)),
             "environment": environment,

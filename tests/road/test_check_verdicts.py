@@ -150,6 +150,7 @@ def test_explicit_thresholds_count(check):
     result = check(fn, x, options={"criterion": "cosine", "max_abs": 1e-4})
     assert result.verdict is Verdict.FAIL
     assert result.criterion == "cosine"
+    assert check(fn, x, options={"rtol": 1e-6, "atol": 0.0}).criterion == "close"  # whose thresholds these are
 
 
 # ---------------------------------------------------------------------------------------------------- gradients

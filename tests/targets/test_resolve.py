@@ -103,10 +103,12 @@ def test_a_broken_torch_npu_is_not_passed_over_when_torch_itself_loads(tmp_path)
     assert "--ascend-compare=cpu, or uninstall torch_npu" in printed
 
 
-@pytest.mark.xfail(strict=False, reason="the emulator refuses a process that could load torch_npu, though it didn't")
-def test_a_broken_torch_npu_does_not_keep_the_emulated_device_away(tmp_path):
-    printed = python(REFUSAL.format(spec="emulated"), fake_torch_npu(tmp_path, BROKEN))
-    assert printed == "RESOLVED npu:0 (emulated Ascend910B)"
+def test_beside_an_installed_torch_npu_there_is_no_emulated_device_and_what_is_advised_works(tmp_path):
+    folder = fake_torch_npu(tmp_path, BROKEN)
+    refused = python(REFUSAL.format(spec="emulated"), folder)
+    assert len(refused.splitlines()) == 1
+    assert "uninstall torch_npu" in refused
+    assert python(REFUSAL.format(spec="cpu"), folder, TORCH_DEVICE_BACKEND_AUTOLOAD="0").startswith("RESOLVED cpu")
 
 
 def test_importing_torch_for_the_emulated_device_leaves_the_environment_alone(tmp_path):
