@@ -444,3 +444,33 @@ def test_convolution_of_mixed_types():
     got = F.conv2d(x.npu(), w.npu())
     assert got.dtype == torch.float16
     torch.testing.assert_close(got.cpu().float(), F.conv2d(x.float(), w), rtol=5e-3, atol=5e-3)
+
+
+def test_a_gradient_of_zeros_has_memory():
+    x = torch.eye(3, device="npu", requires_grad=True)
+    (grad,) = torch.autograd.grad(torch.sgn(x).sum(), x)
+    assert torch.equal(grad.cpu(), torch.zeros(3, 3))
+
+
+def test_resizing_to_the_same_size_changes_nothing():
+    x = torch.arange(6.0, device="npu").view(2, 3).t()
+    x.resize_as_(torch.empty(3, 2, device="npu"))
+    assert x.stride() == (1, 3)
+    assert x.tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear"),
+        lambda x: F.grid_sample(x, torch.arange(-25, 25, device=x.device).view(1, 5, 5, 2).to(x.dtype) / 32),
+        lambda x: x.prod(-1),
+    ],
+)
+def test_interpolation_and_products_round_sixteen_bits_once(call, dtype):
+    x = torch.rand(1, 2, 9, 9).to(dtype) + 0.5
+    got = call(x.npu())
+    assert got.dtype == dtype
+    wide = call(x.float()).to(dtype)
+    torch.testing.assert_close(got.cpu(), wide, rtol=torch.finfo(dtype).eps, atol=0)

@@ -20,7 +20,7 @@ _HALF = (torch.float16, torch.bfloat16)
 _REFUSED = re.compile(
     r"not implemented for|not support|[Uu]nsupported|only supports?|expected scalar type|Expected .*type|must be|"
     r"should be|same dtype|dtypes? to be|to have (?:the )?same|type.* but (?:got|found)|mixed dtype|Found dtype|"
-    r"result type|can't be cast|Index tensor|indices|Long|Half|BFloat16|Int\b"
+    r"[Mm]ismatched|result type|can't be cast|Index tensor|indices|Long|Half|BFloat16|Int\b"
 )
 
 

@@ -95,9 +95,9 @@ def _copy_from_and_resize(source: Tensor, target: Tensor) -> Tensor:
 
 
 def _resize(self: Tensor, size: Any, *, memory_format: torch.memory_format | None = None) -> Tensor:
-    need = 1
-    for s in size:
-        need *= int(s)
+    if memory_format is None and list(size) == list(self.shape):
+        return self
+    need = math.prod(int(s) for s in size)
     have = self.untyped_storage().nbytes() // self.element_size() - self.storage_offset()
     if need > have:
         grown = torch.empty(size, dtype=self.dtype, device="cpu")
@@ -165,6 +165,18 @@ def _gru_cell(
     return (h - n) * z + n, gates_x
 
 
+def _zeros(size: Any, **options: Any) -> Tensor:
+    """`_efficientzerotensor` with memory: torch's own has none, and no key that would say so survives relabelling."""
+    return _empty(size, dtype=options.get("dtype"), device=options.get("device")).zero_()
+
+
+def _nnpack(x: Tensor, w: Tensor, b: Tensor | None, padding: Any, stride: Any = 1) -> Tensor:
+    padding, stride = (
+        [v] * 2 if isinstance(v, int) else list(v) * (2 if len(v) == 1 else 1) for v in (padding, stride)
+    )
+    return _convolution(x, w, b, stride, padding, [1, 1], False, [0, 0], 1)
+
+
 _DENSE = frozenset({"cpu", "cuda", "mps", "hip", "xpu", "hpu", "mtia", "npu"})
 
 
@@ -187,6 +199,8 @@ _BY_HAND = {
     "resize_": _resize,
     "record_stream": _record_stream,
     "is_pinned": _is_pinned,
+    "_efficientzerotensor": _zeros,
+    "_nnpack_spatial_convolution": _nnpack,
     "convolution_overrideable": _convolution,
     "convolution_backward_overrideable": _convolution_backward,
 }

@@ -329,11 +329,35 @@ def _fused(call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) ->
     return _in_float32(call, args, kwargs, dtype)
 
 
+def _half_in_float32(call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Kernels that interpolate or accumulate: 16-bit inputs, float32 inside, rounded once."""
+    dtype, wanted = _first_dtype(args), kwargs.get("dtype")
+    if dtype not in _HALF or dtype is None or wanted not in (None, *_HALF):
+        return call(*args, **kwargs)
+    if wanted is None:
+        return _in_float32(call, args, kwargs, dtype)
+    wide = {**kwargs, "dtype": torch.float32}
+    if "out" in kwargs:
+        wide["out"] = torch.empty(0)
+    result = call(*args, **wide).to(wanted)
+    if "out" in kwargs:
+        kwargs["out"] = result
+    return result
+
+
 def _scaled(call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
     return _fused(call, args, kwargs) if kwargs.get("alpha", 1) != 1 else call(*args, **kwargs)
 
 
+_WIDE = {
+    full.removeprefix("aten::").partition(".")[0]
+    for full in torch._C._dispatch_get_all_op_names()
+    if full.startswith(tuple("aten::" + p for p in ("upsample_", "_upsample_", "grid_sampler_", "slow_conv_transpose")))
+}
+
 _RULES: dict[Any, Rule] = {
+    **dict.fromkeys((getattr(aten, name) for name in _WIDE), _half_in_float32),
+    **dict.fromkeys((aten.prod, aten.native_layer_norm_backward), _half_in_float32),
     **dict.fromkeys((aten.add, aten.add_, aten.sub, aten.sub_, aten.rsub), _scaled),
     **dict.fromkeys((aten.addcmul, aten.addcmul_, aten.addcdiv, aten.addcdiv_, aten.lerp, aten.lerp_), _fused),
     aten.mm: _cube(0, _split_mm),
