@@ -206,13 +206,9 @@ def _emulated(wanted: Spec) -> NpuTarget:
     if wanted.index >= count:
         raise TargetUnavailable(f"npu:{wanted.index} does not exist: {_devices(count)} emulated")
     name = ":".join(["emulated", *([wanted.soc] if wanted.soc else []), *([str(wanted.index)] if wanted.index else [])])
-    return NpuTarget(wanted.index, emulated=True, kernels=emulator.kernel_count, downloads=_downloads, spec=name)
-
-
-def _downloads() -> int:
-    from pytest_ascend.targets.emulator.device import machine
-
-    return machine.copied["d2h"]
+    return NpuTarget(
+        wanted.index, emulated=True, kernels=emulator.kernel_count, downloads=emulator.downloaded, spec=name
+    )
 
 
 def _import_torch_alone() -> ModuleType:

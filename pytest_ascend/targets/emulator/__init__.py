@@ -16,7 +16,16 @@ if TYPE_CHECKING:
     from .overrides import override as override
     from .soc import SoC
 
-__all__ = ["EmulatorUnavailable", "install", "is_installed", "kernel_count", "live_allocations", "override", "profile"]
+__all__ = [
+    "EmulatorUnavailable",
+    "downloaded",
+    "install",
+    "is_installed",
+    "kernel_count",
+    "live_allocations",
+    "override",
+    "profile",
+]
 
 MINIMUM_TORCH = (2, 13)
 _installed = False
@@ -108,6 +117,13 @@ def kernel_count() -> int:
     from .device import machine
 
     return machine.kernels
+
+
+def downloaded() -> int:
+    """How many bytes were copied from the emulated devices to the host since the process started."""
+    from .device import machine
+
+    return machine.copied["d2h"]
 
 
 def live_allocations() -> int:
