@@ -14,8 +14,12 @@ from typing import Any, Literal
 
 __all__ = ["CRITERIA", "LAYOUTS", "CheckOptions"]
 
-CRITERIA: tuple[str, ...] = ("auto", "cosine", "exact", "close")
-"""Names of the criteria that the judge knows, the default first."""
+CRITERIA: tuple[str, ...] = (
+    *("auto", "cosine", "exact", "close"),
+    *("binary", "absolute", "ulp", "thousandth", "mixed"),
+    *("benchmark", "benchmark:L0", "benchmark:L1", "benchmark:L2"),
+)
+"""Names of the criteria that the judge knows, the default first; from ``binary`` on they are Ascend's standards."""
 
 LAYOUTS: tuple[str, ...] = ("as_given", "contiguous", "transposed", "sliced", "expanded", "channels_last")
 """Names of the layouts an argument can be given in; the values stay the same."""

@@ -6,6 +6,9 @@
             failure below 0.99 or above 1e-1. Blind by construction to errors that are small in absolute terms.
 ``auto``    the table first; what is outside it is right all the same where the target is about as far from the golden
             as the CPU is in the same dtype (:func:`_as_good_as`).
+``binary``  equal bit for bit, the signs of zeros included: Ascend's binary consistency, an error rate of 0 (msprobe's
+            accuracy checker; abs, gather, relu, reshape, sort, topk, ...). Any NaN is as good as another.
+The other names are Ascend's acceptance standards with a table per dtype: see ``ascend_standards``.
 
 Whatever the criterion, NaN and infinities must match first, and integers and booleans are exact (``close`` with
 explicit tolerances applies these to integers too).
@@ -19,12 +22,13 @@ import math
 
 import torch
 
+from pytest_ascend.judge import ascend_standards
 from pytest_ascend.judge.metrics import measure, non_finite_mismatches
 from pytest_ascend.judge.structure import dtype_name
 from pytest_ascend.judge.verdict import Element, Kind, Metrics, Verdict
 
 #: names of the criteria that judge one output, the default first
-CRITERIA = ("auto", "cosine", "exact", "close")
+CRITERIA = ("auto", "cosine", "exact", "close", "binary", *ascend_standards.NAMES)
 
 #: (rtol, atol) of torch.testing.assert_close by dtype, and by the same pattern float8: one eps, one smallest step
 TABLE: dict[torch.dtype, tuple[float, float]] = {
@@ -42,7 +46,7 @@ FAIL_COSINE, FAIL_MAX_ABS = 0.99, 1e-1
 
 #: Ascend's commercial acceptance standard against a benchmark device, level L0: the target's largest relative error,
 #: mean relative error and root mean square error over the benchmark's.
-L0_MAX_REL, L0_MEAN_REL, L0_RMSE = 10.0, 2.0, 2.0
+L0_MAX_REL, L0_MEAN_REL, L0_RMSE = ascend_standards.LEVELS["L0"]
 #: Its small values, below which relative errors mean nothing; they are for data of size one, so here they are times the
 #: root mean square of the golden. Other dtypes by the pattern of the two 16-bit ones: the unit roundoff.
 SMALL = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-14, torch.float64: 2.0**-43}
@@ -108,7 +112,7 @@ class Criterion:
                 raise ValueError(f"{name}={value!r} can't be a threshold: give {span}")
             if not low <= value <= high:
                 raise ValueError(f"{name}={value!r} can't be a threshold: give {span}")
-            if name not in _USES[self.name]:
+            if name not in _USES.get(self.name, ()):
                 raise ValueError(f"criterion {self.name!r} doesn't use {name}: {_OWNER[name]!r} does, so name that one")
 
     @property
@@ -125,8 +129,6 @@ class Criterion:
 
 
 _USES: dict[str, tuple[str, ...]] = {
-    "auto": (),
-    "exact": (),
     "cosine": ("cosine", "max_abs"),
     "close": ("rtol", "atol"),
 }
@@ -172,14 +174,20 @@ def judge(
     precision the values were computed in where it isn't the actual's dtype (a Python float).
     """
     numbers = [t for t in (golden, actual, benchmark) if t is not None]
-    inexact = any(t.dtype.is_floating_point or t.dtype.is_complex for t in (golden, actual))
+    standard = criterion.name in ascend_standards.NAMES
+    inexact = [t.dtype.is_floating_point or t.dtype.is_complex for t in (golden, actual)]
     explicit = criterion.name == "close" and (criterion.rtol is not None or criterion.atol is not None)
-    if exact or criterion.name == "exact" or not (inexact or explicit):
-        return _exact(golden, actual, benchmark, moved=exact)
+    if exact or criterion.name == "exact" or not (any(inexact) or explicit) or (standard and not inexact[1]):
+        return _exact(golden, actual, benchmark, signs=exact and actual.dtype.is_floating_point)
+    if criterion.name == "binary":
+        return _binary(_exact(golden, actual, benchmark, signs=True))
     dtypes = [working_dtype] if working_dtype else [actual.dtype]
     # A golden in a wider dtype doesn't make the actual any more precise, a narrower one makes it less.
     dtypes += [t.dtype for t in numbers if t is not actual and t.dtype.itemsize < actual.dtype.itemsize]
     rtol, atol = criterion.tolerance(*dtypes)
+    if standard:
+        dtypes = [max((d for d in dtypes if d.is_floating_point or d.is_complex), key=lambda d: torch.finfo(d).eps)]
+        rtol, atol = ascend_standards.tolerance(criterion.name, dtypes[0]) or (rtol, atol)
     metrics = measure(golden, actual, rtol=rtol, atol=atol)
     suspect = ""
     if metrics.non_finite_mismatches:
@@ -193,6 +201,8 @@ def judge(
         found = _cosine(metrics, criterion, actual.dtype)
     elif criterion.name == "close" or not metrics.count:
         found = _close(metrics, actual.dtype, rtol, atol)
+    elif standard:
+        found = _standard(criterion.name, golden, actual, benchmark, metrics, dtypes[0])
     else:
         found = _auto(golden, actual, benchmark, metrics, (rtol, atol), working_dtype or actual.dtype)
     if suspect and found.verdict is Verdict.PASS:
@@ -203,10 +213,11 @@ def judge(
 # --- exact ----------------------------------------------------------------------------------------------------------
 
 
-def _exact(golden: torch.Tensor, actual: torch.Tensor, benchmark: torch.Tensor | None, *, moved: bool) -> Judgement:
+def _exact(golden: torch.Tensor, actual: torch.Tensor, benchmark: torch.Tensor | None, *, signs: bool) -> Judgement:
     """Equal to the golden (rounded to the actual's dtype) or to the benchmark, whichever the element prefers.
 
-    The float64 golden of an integer output may have rounded another way than the dtype that really computes it.
+    ``signs``: the sign of a zero counts. The float64 golden of an integer output may have rounded another way than the
+    dtype that really computes it.
     """
     metrics = measure(golden, actual, rounded=True)
     if metrics.mismatches:
@@ -218,19 +229,30 @@ def _exact(golden: torch.Tensor, actual: torch.Tensor, benchmark: torch.Tensor |
             reason = f"{_share(bad, metrics.count)} not equal{_first(metrics.worst)}"
             kind = Kind.non_finite if metrics.non_finite_mismatches else Kind.exact
             return Judgement(Verdict.FAIL, metrics, reason, kind)
-    if moved and actual.dtype.is_floating_point and (flipped := _flipped_zeros(golden, actual)):
-        reason = f"{flipped} of {metrics.count} elements are zeros of the other sign, which moving data can't change"
+    if signs and (flipped := _flipped_zeros(golden, actual, benchmark)):
+        reason = f"{flipped} of {metrics.count} elements are zeros of the other sign, which counts here"
         return Judgement(Verdict.FAIL, metrics, reason, Kind.exact)
     return Judgement(Verdict.PASS, metrics)
 
 
-def _flipped_zeros(golden: torch.Tensor, actual: torch.Tensor) -> int:
-    golden, actual = golden.reshape(-1), actual.reshape(-1)
-    count, piece = 0, 1 << 20
+def _flipped_zeros(golden: torch.Tensor, actual: torch.Tensor, benchmark: torch.Tensor | None) -> int:
+    """How many elements have a zero whose sign is neither the golden's nor the benchmark's there."""
+    references = [t.reshape(-1) for t in (golden, benchmark) if t is not None]
+    actual, count, piece = actual.reshape(-1), 0, 1 << 20
     for start in range(0, actual.numel(), piece):
-        x, y = golden[start : start + piece].double(), actual[start : start + piece].double()
-        count += int(((y == 0) & (torch.signbit(x) != torch.signbit(y))).sum())
+        y = _parts(actual[start : start + piece])
+        flipped = y == 0
+        for reference in references:
+            flipped &= torch.signbit(_parts(reference[start : start + piece])) != torch.signbit(y)
+        count += int(flipped.any(-1).sum())
     return count
+
+
+def _parts(values: torch.Tensor) -> torch.Tensor:
+    """A row per element in float64: the number, or its real and imaginary part."""
+    if values.is_complex():
+        return torch.view_as_real(values.to(torch.complex128).resolve_conj().resolve_neg())
+    return values.double().unsqueeze(-1)
 
 
 def _different(reference: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
@@ -269,6 +291,35 @@ def _cosine(metrics: Metrics, criterion: Criterion, dtype: torch.dtype) -> Judge
             kind = _kind(metrics, dtype) if verdict is Verdict.FAIL else None
             return Judgement(verdict, metrics, " and ".join(what) + _factor(metrics), kind)
     return Judgement(Verdict.PASS, metrics)
+
+
+# --- Ascend's standards ---------------------------------------------------------------------------------------------
+
+
+def _binary(found: Judgement) -> Judgement:
+    if found.verdict is not Verdict.FAIL:
+        return found
+    return dataclasses.replace(found, reason=f"{found.reason}; the standard binary allows an error rate of 0 only")
+
+
+def _standard(
+    name: str,
+    golden: torch.Tensor,
+    actual: torch.Tensor,
+    benchmark: torch.Tensor | None,
+    metrics: Metrics,
+    dtype: torch.dtype,
+) -> Judgement:
+    finding = ascend_standards.assess(name, golden, actual, benchmark, dtype)
+    if not finding.reason:
+        return Judgement(Verdict.PASS, metrics)
+    if not finding.comparable:
+        # What is right to the last bit meets any standard, whatever its table.
+        equal = not measure(golden, actual, rounded=True, worst=0).mismatches
+        verdict, reason = (Verdict.PASS, "") if equal else (Verdict.NOT_COMPARABLE, finding.reason)
+        return Judgement(verdict, metrics, reason)
+    reason = f"standard {name}: {finding.reason}{_first(metrics.worst)}{_factor(metrics)}"
+    return Judgement(Verdict.FAIL, metrics, reason, _kind(metrics, actual.dtype))
 
 
 # --- auto -----------------------------------------------------------------------------------------------------------
