@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ascend import settings
 from pytest_ascend.fixtures import ascend_compare, ascend_device
-from pytest_ascend.session import KEY, AscendSession, hide_own_frames, marker_help
+from pytest_ascend.session import KEY, AscendSession, hide_own_frames
 
 __all__ = ["ascend_compare", "ascend_device"]  # pytest finds the fixtures here
 
@@ -26,7 +26,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", marker_help())
+    config.addinivalue_line("markers", settings.marker_help(config))
     ascend = config.stash[KEY] = AscendSession(config)
     config.pluginmanager.register(ascend, "ascend-session")  # for its pytest_runtest_logreport, which gets no config
 

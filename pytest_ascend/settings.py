@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 
-from pytest_ascend.options import CRITERIA
-
 COMPARE = "--ascend-compare"
 TARGETS = (
     "auto (a real NPU, else the emulated one)",
@@ -43,6 +41,8 @@ def target(value: str) -> str:
 
 def criterion(value: str) -> str:
     """The name of a criterion. Raises ``argparse.ArgumentTypeError`` naming the criteria there are."""
+    from pytest_ascend.options import CRITERIA
+
     if value not in CRITERIA:
         raise argparse.ArgumentTypeError(f"{value!r} is no criterion: give one of {', '.join(CRITERIA)}")
     return value
@@ -251,3 +251,12 @@ def _is_tests(arg: str, pyargs: bool) -> bool:
     except argparse.ArgumentTypeError:
         return "::" in arg or os.sep in arg or arg.endswith(".py") or os.path.exists(arg) or pyargs
     return False
+
+
+def marker_help(config: pytest.Config) -> str:
+    """The marker's line in the ini settings; in full for ``pytest --markers``, which alone prints it."""
+    if not config.getoption("markers"):
+        return "ascend(**options): options of every ascend_compare in the test"
+    from pytest_ascend import marks
+
+    return marks.marker_help()

@@ -17,10 +17,10 @@ FLOORS = (
     {"options", "judge", "dumps"},
     {"targets", "observe", "cases"},
     {"check", "perf", "health"},
-    {"settings", "session", "fixtures", "collect", "run", "report"},
+    {"settings", "session", "marks", "comparison", "fixtures", "collect", "run", "report"},
     {"plugin", "cli"},
 )
-KNOWS_PYTEST = {"settings", "session", "fixtures", "collect", "plugin"}
+KNOWS_PYTEST = {"settings", "session", "marks", "comparison", "fixtures", "collect", "plugin"}
 PURE = {"judge", "dumps"}
 PURE_FILES = {"perf/decide.py"}
 HEAVY = {"torch", "numpy", "mindspore", "torch_npu", "transformers", "hypothesis"}

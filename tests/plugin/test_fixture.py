@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ascend.session import merge, seed_of
+from pytest_ascend.marks import merge
+from pytest_ascend.session import seed_of
 
 
 def test_using_wins_over_marker_wins_over_command_line(run) -> None:
@@ -139,3 +140,18 @@ def test_a_threshold_of_the_command_line_beside_a_tests_criterion(run) -> None:
         "import torch\ndef test_it(ascend_compare): ascend_compare.using(criterion='exact')(torch.abs, torch.ones(2))"
     )
     run(source, "--ascend-compare", "--ascend-cosine=0.9").assert_outcomes(passed=1)
+
+
+def test_a_callable_may_have_an_argument_called_options(pytester) -> None:
+    pytester.makepyfile(
+        """
+        import torch
+
+        def scaled(x, options):
+            return x * options["scale"]
+
+        def test_it(ascend_compare):
+            assert ascend_compare(scaled, torch.ones(2), options={"scale": 2.0}).passed
+        """
+    )
+    pytester.runpytest("--ascend-compare=cpu").assert_outcomes(passed=1)

@@ -1,0 +1,78 @@
+"""The object behind the ``ascend_compare`` fixture."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_ascend.marks import merge
+from pytest_ascend.options import CheckOptions
+from pytest_ascend.session import AscendSession, ComparisonFailed, Record, seed_of
+
+if TYPE_CHECKING:
+    from pytest_ascend.judge.verdict import CheckResult
+
+
+class Comparison:
+    """Run a callable on the target and on the CPU, compare, record the result and fail the test on a mismatch.
+
+    ``ascend_compare(fn_or_module, *args, **kwargs)`` returns the ``CheckResult`` when its verdict passes.
+    """
+
+    def __init__(self, session: AscendSession, item: pytest.Item, options: Mapping[str, Any]) -> None:
+        self._session = session
+        self._item = item
+        self._options = dict(options)
+
+    def __call__(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> CheckResult:
+        """Check and assert: a failing verdict raises, UNSUPPORTED skips the test, a noted verdict passes.
+
+        Raises ``ComparisonFailed`` (an ``AssertionError``) whose text is the result.
+        """
+        __tracebackhide__ = True
+        result, record = self._run(fn, args, kwargs)
+        outcome = self._session.outcome(record)
+        if outcome == "skipped":
+            pytest.skip(f"{result.verdict}: {result.reason}")
+        if outcome in ("failed", "error"):
+            raise ComparisonFailed(result, record)
+        return result
+
+    def __repr__(self) -> str:
+        return f"<ascend_compare on {self._options['target']}>"
+
+    def check(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> CheckResult:
+        """Check and record, whatever the verdict: for tests that assert on the result themselves."""
+        __tracebackhide__ = True
+        return self._run(fn, args, kwargs)[0]
+
+    def using(self, **options: Any) -> Comparison:
+        """The same with some of ``CheckOptions`` changed; they win over the marker and the command line.
+
+        Raises ``TypeError`` for an unknown name and ``ValueError`` for a bad value.
+        """
+        __tracebackhide__ = True
+        changed = Comparison(self._session, self._item, merge(self._options, options))
+        changed._check_options()
+        return changed
+
+    def _check_options(self) -> CheckOptions:
+        __tracebackhide__ = True
+        try:
+            return CheckOptions(**{"seed": seed_of(self._item.nodeid), **self._options})
+        except (TypeError, ValueError) as error:
+            raise type(error)(str(error)) from None  # from here, where pytest shows no line of ours
+
+    def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[CheckResult, Record]:
+        __tracebackhide__ = True
+        from pytest_ascend.cases.case import Case
+        from pytest_ascend.check import check_case
+
+        options = self._check_options()
+        result = check_case(Case(fn, args, kwargs), options)  # the callable may have an argument called `options`
+        if result.reproducer is None:
+            result = dataclasses.replace(result, reproducer=self._session.reproduce(self._item))
+        return result, self._session.record(self._item, result, options.seed)
