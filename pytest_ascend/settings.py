@@ -139,8 +139,9 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "criterion",
         "The rule that judges, where a test names none: auto (the default; exact for integers and data movement, a "
-        "tolerance fit for the dtype otherwise), cosine (cosine similarity and largest absolute error), exact, or "
-        "close (torch.testing.assert_close's tolerances)",
+        "tolerance fit for the dtype otherwise), cosine (cosine similarity and largest absolute error), exact, "
+        "close (torch.testing.assert_close's tolerances), or one of Ascend's acceptance standards: binary, absolute, "
+        "ulp, thousandth, mixed, benchmark (level L1; or benchmark:L0, benchmark:L2)",
         metavar="NAME",
         parse=criterion,
     ),

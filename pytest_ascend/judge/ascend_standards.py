@@ -72,6 +72,7 @@ MIXED_RATIO, MIXED_ULP = 0.99, 32.0
 #: the benchmark, by level: L0 for ordinary operators, L1 for important ones (embedding, scatter, fused attention), L2
 #: for key ones (matmul, layer_norm, gelu, sum). Source: CANN's commercial standard and msprobe's double benchmark.
 LEVELS: dict[str, tuple[float, float, float]] = {"L0": (10.0, 2.0, 2.0), "L1": (5.0, 1.5, 1.5), "L2": (2.0, 1.2, 1.2)}
+DEFAULT_LEVEL = "L1"
 #: ... (small value, small error). A golden below the small value has no relative error: elements with more than the
 #: small error are counted, and there may be twice as many as the benchmark has (at least one). The small value is also
 #: the least that the benchmark's statistics count as: no benchmark is better than that.
@@ -130,7 +131,8 @@ def assess(
         if benchmark is None:
             what = f"the Ascend standard {name!r} needs a benchmark, the result of the CPU in {_name(dtype)}"
             return Finding(f"{what}, and there is none: hand one over, or name another criterion", comparable=False)
-        return _benchmark(golden, actual, benchmark, real(dtype), level or "L1")
+        found = _benchmark(golden, actual, benchmark, real(dtype), level or DEFAULT_LEVEL)
+        return Finding(f"level {DEFAULT_LEVEL}: {found.reason}") if found.reason and not level else found
     return {"absolute": _absolute, "ulp": _ulp, "thousandth": _thousandth, "mixed": _mixed}[method](
         golden, actual, real(dtype)
     )
@@ -290,7 +292,7 @@ def _benchmark(
     if here.small > allowed:
         small_ones = f"{here.small} of {here.littles} values below {small:.3g} are more than {slack:.3g} off"
         what.append(f"{small_ones}, {there.small} of {cpu}, limit {allowed:g}")
-    return Finding(f"level {level}: {'; '.join(what)}" if what else "")
+    return Finding("; ".join(what))
 
 
 # --- numbers --------------------------------------------------------------------------------------------------------
