@@ -36,7 +36,7 @@ def layer(name, status="pass", cosine=1.0, max_abs=0.0):
 def pretend(monkeypatch):
     seen = []
     def pretend(verdict, layers=(), cosine=1.0, max_abs=0.0, first_divergence=None, **fields):
-        def check(fn, *args, options=None, **kwargs):
+        def check_case(case, options):
             seen.append(options)
             measured = metrics(cosine, max_abs)
             output = OutputResult("output", Verdict(verdict), None, "", "pass", "float32", (8,), measured)
@@ -44,7 +44,7 @@ def pretend(monkeypatch):
             return CheckResult(Verdict(verdict), outputs=(output,), checkpoints={c.name: c for c in layers},
                                first_divergence=first_divergence, **{**given, **fields})
         module = types.ModuleType("pytest_ascend.check")
-        module.check = check
+        module.check_case = module.check = check_case
         monkeypatch.setitem(sys.modules, "pytest_ascend.check", module)
         return seen
     pretend.layer = layer
