@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -360,26 +358,38 @@ def test_a34_a_loss_of_zero_is_no_success(check):
     assert alone.verdict is Verdict.FAIL
 
 
+def half_accumulator(x, w, *args):
+    """A 3x3 convolution that adds up 64 products at a time, in float16."""
+    total = torch.zeros(x.shape[0], w.shape[0], 1)
+    for part in (w.reshape(w.shape[0], -1, 1) * F.unfold(x.float(), 3).half()).split(64, 1):
+        total = (total + part.sum(1).half()).half()
+    return total.view(1, -1, 1, 1)
+
+
+def overflowing(check, size):
+    """640 channels whose partial sums grow, and whose sum is 0."""
+    x, w = torch.full((1, 640, 3, 3), size).half(), torch.ones(4, 640, 3, 3).half()
+    w[:, 320:] = -1.0
+    with pa.emulator.override("aten::convolution", half_accumulator) as planted:
+        result = check(F.conv2d, x, w)
+    assert planted.calls
+    return result
+
+
 def test_a35_a_convolution_that_accumulates_in_float16(check):
     """Tencent-Hunyuan/HunyuanDiT#226, huggingface/diffusers#1556: partial sums overflow, the result wouldn't."""
-    x, w = torch.full((1, 640, 3, 3), 16.0).half(), torch.ones(4, 640, 3, 3).half()
-    w[:, 320:] = -1.0
-
-    def half_accumulator(x, w, *args):
-        columns, flat = F.unfold(x.float(), 3).half(), w.reshape(w.shape[0], -1)
-        parts = flat.unsqueeze(2) * columns
-        total = torch.zeros_like(parts[:, 0])
-        for part in parts.split(64, 1):
-            total = (total + part.sum(1).half()).half()
-        return total.view(1, -1, 1, 1)
-
-    assert check(F.conv2d, x, w).verdict is Verdict.PASS
-    with pa.emulator.override("aten::convolution", half_accumulator):
-        result = check(F.conv2d, x * 4, w)
+    assert overflowing(check, 16.0).verdict is Verdict.PASS
+    result = overflowing(check, 64.0)
     assert result.verdict is Verdict.FAIL
-    assert result.kind is Kind.non_finite  # by the order of judging: masks first
+    assert result.kind in (Kind.non_finite, Kind.overflow)
     assert result.api.endswith("conv2d")
     assert by_path(result)["output"].shape == (1, 4, 1, 1)
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="the mask is named, and not what filled it with NaN")
+def test_a35_is_named_an_overflow(check):
+    """Tencent-Hunyuan/HunyuanDiT#226: with smaller inputs it is right, so the range is at fault."""
+    assert overflowing(check, 64.0).kind is Kind.overflow
 
 
 def test_a39_loss_curves_have_a_criterion_of_their_own():
@@ -416,70 +426,7 @@ def test_a15_the_strides_of_one_argument_are_ignored(check):
     assert check(mrope, torch.full((7, 3), 5).t(), q).verdict is Verdict.PASS  # a constant hides it
 
 
-# ------------------------------------------------------------------------------------------ runs, errors
-
-
-def test_a25_memory_left_over_from_before(check):
-    """tile-ai/tilelang-mlir-ascend#99: one gradient is 8e33 in the first run, and clean when it is replayed."""
-    runs = itertools.count()
-
-    def fn(x):
-        y = x * 2.0
-        if here(y):
-            y.register_hook(lambda grad: grad + (8e33 if next(runs) == 0 else 0.0))
-        return y
-
-    result = check(fn, torch.randn(9, requires_grad=True))
-    assert not result.passed, "a clean replay doesn't clear the operator"
-    assert result.verdict is Verdict.NONDETERMINISTIC
-    assert by_path(result)["output"].verdict is Verdict.PASS
-
-
-def test_a33_the_order_of_a_sum_depends_on_the_run(check):
-    """vllm-project/vllm-ascend#6623, #9373, #11317, #12610: the device's own spread is the floor."""
-    runs = itertools.count()
-
-    def unsteady(x, *args, **kwargs):
-        return torch.sum(x, *args, **kwargs) * (1 + next(runs) % 2 * 2**-23)
-
-    with pa.emulator.override("aten::sum.dim_IntList", unsteady):
-        result = check(torch.sum, torch.rand(4, 5000), dim=-1, options={"repeats": 4})
-    assert result.verdict is Verdict.PASS
-    assert any("4 runs of the target differ" in note for note in result.notes)
-    lost = itertools.count()
-    with pa.emulator.override("aten::sum.dim_IntList", lambda x, *a, **k: x[..., next(lost) % 2 :].sum(-1)):
-        result = check(torch.sum, torch.rand(4, 50), dim=-1, options={"repeats": 4})
-    assert result.verdict is Verdict.NONDETERMINISTIC
-
-
-def refusing(words):
-    def fn(x):
-        if here(x):
-            raise RuntimeError(words)
-        return x + 1
-
-    return fn
-
-
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="an error that names a limit is taken for a crash")
-@pytest.mark.parametrize(
-    "words",
-    [
-        "grid 123408 is larger than the limit of 65535",
-        "coreDim=65536 exceeds UINT16_MAX",
-        "grid (8192, 8): at most 65535 blocks can be launched",
-    ],
-)
-def test_a22_a_launch_that_is_refused_for_its_size(check, words):
-    """sgl-project/sglang#10554, triton-lang/triton-ascend#16, vllm-project/vllm-omni#6546: no wrong result."""
-    assert check(refusing(words), torch.ones(3)).verdict is Verdict.UNSUPPORTED
-
-
-def test_a41_a_private_format_that_a_shape_can_not_have(check):
-    """vllm-project/vllm-ascend#10287: the weight format is refused where n or k is 1."""
-    result = check(refusing("format 29 is not supported for a weight of shape (1, 2048)"), torch.ones(1, 2048))
-    assert result.verdict is Verdict.UNSUPPORTED
-    assert "format 29" in result.reason
+# ------------------------------------------------------------------------------------------ nothing
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (2, 0, 4, 5, 6)])

@@ -208,9 +208,9 @@ def test_correctly_rounded_results(check, name, dtype):
         return fn(*(a.float() if isinstance(a, torch.Tensor) else a for a in args)).to(dtype)
 
     once.__name__ = name
-    result = check(once, *args)
-    assert result.verdict in (Verdict.PASS, Verdict.MODE_DIFF), result  # conv2d and gelu have documented modes
-    assert check(fn, *args).passed
+    right = Verdict.MODE_DIFF if name == "gelu" else Verdict.PASS  # the chip documents another form of gelu
+    assert check(once, *args).verdict is right
+    assert check(fn, *args).verdict is right
     golden = fn(*(a.double() if isinstance(a, torch.Tensor) else a for a in args))
     assert pa.compare(golden, golden.to(dtype)).verdict is Verdict.PASS
 
