@@ -34,6 +34,15 @@ NOT_HERE = {
     "E01": "the device may not be touched at collection: shown by running pytest, not by a comparison",
     "E11": "several workers and cards: belongs to device pinning",
 }
+# What of a report that is shown isn't, yet.
+PARTLY = {
+    "A13": "the smallest failing size is not searched for: needs bisection over sizes",
+    "A19": f"it is slow as well as wrong; {TIME}",
+    "A30": "operators are not run alone with equal inputs: needs isolation of each one",
+    "A41": "the private format is in the error's words only: the emulated device keeps none",
+    "B09": f"it also writes before the buffer; {MEMORY}",
+    "C09": "the permutation that would explain the difference is not suggested",
+}
 
 
 def test_every_report_is_shown_or_listed_with_a_reason():
@@ -43,4 +52,4 @@ def test_every_report_is_shown_or_listed_with_a_reason():
     assert len(IDS) == len(set(IDS)) == 83
     assert shown | NOT_HERE.keys() == set(IDS)
     assert not shown & NOT_HERE.keys()
-    assert all(NOT_HERE.values())
+    assert shown >= PARTLY.keys()
