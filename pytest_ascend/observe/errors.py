@@ -18,6 +18,9 @@ _UNSUPPORTED = re.compile(
     r"|could not run '|no kernel|not found in .*(opp|kernel)|ERR\d{5} \w+ feature not supported|not support",
     re.IGNORECASE,
 )
+# How a kernel's launch is refused for its size: what is launched, and that there is a limit.
+_LAUNCH = re.compile(r"\b(grid|core\s?dim|block\s?dim|blocks?|launch)", re.IGNORECASE)
+_LIMIT = re.compile(r"(larger|greater|more|bigger) than|exceed|at most \d|limit|U?INT\d+_MAX", re.IGNORECASE)
 _OPERATOR = re.compile(
     r"(?:'|\"|\b)((?:aten|npu|torch|prims|\w+)::\w+(?:\.\w+)?)|\"(\w+)\" not implemented|\b(aclnn\w+)"
 )
@@ -36,10 +39,14 @@ def operator_of(error: BaseException) -> str | None:
     return next((group for group in match.groups() if group), None) if match else None
 
 
+def _too_large(message: str) -> bool:
+    return bool(_LAUNCH.search(message) and _LIMIT.search(message))
+
+
 def explain(error: BaseException, *, api: str, dtype: str, target: str, stage: str) -> tuple[Verdict, str]:
     """The verdict on an exception that the target raised and the CPU did not, with a sentence that says why.
 
-    UNSUPPORTED where the message says that there is no kernel for this operator or dtype, INFRA for want of memory
+    UNSUPPORTED where the message says that there is no kernel for this operator, dtype or launch size, INFRA for want of memory
     (other processes may hold it), else CRASH.
     """
     where = (
@@ -48,7 +55,7 @@ def explain(error: BaseException, *, api: str, dtype: str, target: str, stage: s
     if isinstance(error, _OUT_OF_MEMORY) or "out of memory" in str(error).lower():
         return Verdict.INFRA, f"{target} ran out of memory in {api}{where}: {one_line(error)}"
     if isinstance(error, (NotImplementedError, RuntimeError, TypeError, ValueError)) and (
-        isinstance(error, NotImplementedError) or _UNSUPPORTED.search(str(error))
+        isinstance(error, NotImplementedError) or _UNSUPPORTED.search(str(error)) or _too_large(str(error))
     ):
         what = operator_of(error) or api
         return (

@@ -58,7 +58,6 @@ def refusing(words):
     return fn
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="an error that names a limit is taken for a crash")
 @pytest.mark.parametrize(
     "words",
     [
@@ -70,6 +69,11 @@ def refusing(words):
 def test_a22_a_launch_that_is_refused_for_its_size(check, words):
     """sgl-project/sglang#10554, triton-lang/triton-ascend#16, vllm-project/vllm-omni#6546: no wrong result."""
     assert check(refusing(words), torch.ones(3)).verdict is Verdict.UNSUPPORTED
+
+
+@pytest.mark.parametrize("words", ["the kernel read more than it was given", "index 70000 exceeds the buffer"])
+def test_an_error_that_merely_compares_numbers_stays_a_crash(check, words):
+    assert check(refusing(words), torch.ones(3)).verdict is Verdict.CRASH
 
 
 def test_a41_a_private_format_that_a_shape_can_not_have(check):
