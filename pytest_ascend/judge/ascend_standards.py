@@ -316,8 +316,8 @@ def _pieces(golden: torch.Tensor, actual: torch.Tensor) -> Iterator[tuple[torch.
 def _step(size: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Distance between neighbouring values of ``dtype`` at ``size``, that of its subnormal numbers at least."""
     info = torch.finfo(dtype)
-    # frexp gives a mantissa from 1/2 to 1. A golden beyond the range has the step of the largest value.
-    power = torch.frexp(size.clamp(info.smallest_normal, info.max)).exponent - 1
+    # frexp gives a mantissa from 1/2 to 1.
+    power = torch.frexp(size.clamp_min(info.smallest_normal)).exponent - 1
     return torch.exp2(power.double()) * info.eps
 
 

@@ -66,6 +66,27 @@ def test_a_near_miss_is_suggested(given, meant):
         Criterion.of(given)
 
 
+@pytest.mark.parametrize(
+    ("name", "limits"),
+    [
+        ("absolute", [(1e-6, 1e-9), (1e-3, 1e-5), (4e-3, 1e-5)]),
+        ("ulp", [(32 * 2.0**-23, 0), (2.0**-10, 0), (2.0**-7, 0)]),
+        ("thousandth", [(1e-4, 0), (1e-3, 0), (4e-3, 0)]),
+        ("mixed", [(2.0**-13,) * 2, (2.0**-10,) * 2, (2.0**-7,) * 2]),
+        ("benchmark", [None] * 3),
+    ],
+)
+def test_the_metrics_count_what_is_outside_the_standard(name, limits):
+    assert [standards.tolerance(name, dtype) for dtype in DTYPES] == limits
+    assert standards.tolerance(name, torch.complex64) == limits[0]
+    assert standards.tolerance(name, F64) is None
+    golden = torch.ones(10, dtype=F64)
+    if limits[0]:
+        rtol, atol = limits[0]
+        found = by(name, golden, off(golden, slice(3), 1.01 * (rtol + atol)), dtype=F32)
+        assert found.metrics.mismatches == 3
+
+
 def test_an_unknown_standard_has_no_rows():
     with pytest.raises(KeyError, match="mere"):
         standards.assess("mere", torch.ones(1), torch.ones(1), None, F32)
@@ -192,6 +213,13 @@ def test_strides_and_lazy_bits_are_read_right(name):
     golden = torch.complex(randn(30, 20), randn(30, 20, seed=1))
     actual = golden.conj().to(torch.complex64).conj().t()
     assert judge(golden.t(), actual, actual, Criterion(name)).verdict is Verdict.PASS
+    lazy = golden.conj()
+    assert lazy.is_conj()
+    assert judge(lazy, lazy.to(torch.complex64), lazy.to(torch.complex64), Criterion(name)).verdict is Verdict.PASS
+    assert judge(lazy, lazy * 2, lazy, Criterion(name), working_dtype=torch.complex64).verdict is Verdict.FAIL
+    negative = lazy.imag
+    assert negative.is_neg()
+    assert judge(negative, negative.float(), negative.float(), Criterion(name)).verdict is Verdict.PASS
 
 
 @pytest.mark.parametrize("name", [n for n in standards.NAMES if n != "mixed"])
@@ -260,6 +288,16 @@ def test_absolute_limits_the_absolute_error_of_small_values(dtype):
         found = by("absolute", golden, off(golden, at, -1.01 * atol), dtype=dtype)
         assert found.verdict is Verdict.FAIL
         assert f"absolute error above {atol:g} at 1 of 10 values below {small:g}" in found.reason
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+def test_absolute_draws_the_line_at_the_small_value(dtype):
+    rtol, small, atol = standards.ABSOLUTE[dtype]
+    error = 1.5 * rtol * small
+    assert error < atol
+    for size, verdict in ((0.999 * small, Verdict.PASS), (1.001 * small, Verdict.FAIL)):
+        golden = torch.full((9,), size, dtype=F64)
+        assert by("absolute", golden, golden + error, dtype=dtype).verdict is verdict
 
 
 def test_absolute_says_both():
@@ -336,7 +374,7 @@ def test_ulp_of_float32_takes_the_mean_or_the_share():
     assert "the mean ULP error is 64, not below 64 either" in found.reason
 
 
-def test_ulp_of_a_saturated_value_is_that_of_the_largest():
+def test_a_saturated_value_is_an_overflow():
     golden = torch.full((10,), 1e39, dtype=F64)
     actual = torch.full((10,), torch.finfo(F32).max)
     assert judge(golden, actual, criterion=Criterion("ulp")).kind is Kind.overflow
