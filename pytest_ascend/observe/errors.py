@@ -46,8 +46,8 @@ def _too_large(message: str) -> bool:
 def explain(error: BaseException, *, api: str, dtype: str, target: str, stage: str) -> tuple[Verdict, str]:
     """The verdict on an exception that the target raised and the CPU did not, with a sentence that says why.
 
-    UNSUPPORTED where the message says that there is no kernel for this operator, dtype or launch size, INFRA for want of
-    memory (other processes may hold it), else CRASH.
+    UNSUPPORTED where the message says that there is no kernel for this operator, dtype or launch size, INFRA for want
+    of memory (other processes may hold it), else CRASH.
     """
     where = (
         "" if stage == "forward" else f" in the {stage} pass" if stage == "backward" else " while copying its inputs"
