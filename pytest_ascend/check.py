@@ -130,14 +130,14 @@ class _Check:
             only_arguments=other,
             repeated=self.options.repeats > 1,
         )
-        judged = reference.judge(actual, only_arguments=other)
+        judged = look.judge(actual)
         if self.options.repeats > 1:
             judged, notes = look.repeat(actual, judged, self.options.repeats)
             self.notes += notes
         if judged.failed:
             judged, notes = look.explain(actual, judged)
             self.notes += [note if layout == "as_given" else f"{layout}: {note}" for note in notes]
-        return look.doubt(actual, judged)
+        return judged
 
     # -- layouts --------------------------------------------------------------------------------------------------
 

@@ -4,31 +4,30 @@ The golden is computed again with every floating input multiplied by 1 ± 2^-23,
 every parameter by 1 ± its dtype's unit roundoff. The largest change of an element over four such runs is its spread:
 large under cancellation, on steep slopes, and as large as the jump where a discontinuity is near (a floor, a tie). Runs
 come in pairs of opposite signs, so that a jump on either side of an input is met. An error is legal when it is no
-larger, in units of that spread, than errors of the CPU's own result are.
+larger, in units of that spread, than errors of the CPU's own result are (judge/budget.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ascend.cases.case import Case
 from pytest_ascend.cases.transfer import Entry, flat_storage
-from pytest_ascend.observe.capture import Capture, Setting, run
-from pytest_ascend.observe.reference import leaves
+from pytest_ascend.observe.capture import Capture, RunFailed, Setting, run
+from pytest_ascend.observe.reference import Reference, leaves
 from pytest_ascend.targets.cpu import CpuTarget
 
-__all__ = ["conditioning", "excess", "is_legal"]
+__all__ = ["Yardsticks", "conditioning"]
 
 RUNS = 4
 INPUT_ROUNDOFF = 2.0**-23
 _ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24}
-# The error budget's limits: the largest error (at least this many units, or this many times the benchmark's, which
-# counts for no more than so much) and the root mean square likewise.
-_LOCAL, _LOCAL_RATIO, _LOCAL_CAP = 2.0, 3.0, 256.0
-_SPREAD, _SPREAD_RATIO, _SPREAD_CAP = 0.75, 2.0, 64.0
 
 
 def conditioning(
@@ -66,6 +65,8 @@ def _shaker(case: Case, number: int) -> Callable[[Entry], None]:
         if storage is None or storage[0] in done or not (entry.copy.is_floating_point() or entry.copy.is_complex()):
             return
         done.add(storage[0])
+        if entry.role == "argument" and bool(((storage[1] == 0) | (storage[1].abs() == 1)).all()):
+            return  # labels and masks are compared for equality and have no last bit
         with torch.no_grad():
             signs = torch.randint(0, 2, storage[1].shape, generator=generator).mul_(2).sub_(1)
             storage[1].mul_(1 + direction * roundoff * signs.to(torch.float64))
@@ -83,52 +84,82 @@ def _distance(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return torch.where(equal, 0.0, (left - right).abs().nan_to_num(nan=float("inf"), posinf=float("inf"))).double()
 
 
-def is_legal(
-    golden: torch.Tensor, actual: torch.Tensor | None, benchmark: torch.Tensor | None, spread: torch.Tensor
-) -> bool:
-    """Whether every error of ``actual`` is what the function makes of the last bits of its inputs.
+@dataclass
+class Yardsticks:
+    """What a result in 16 bits is measured by beside golden and benchmark; computed on first use, and once.
 
-    An output that the perturbation doesn't move at all (the spread is zero everywhere) is never excused. One jump in
-    every element, the spread itself, is.
+    Attributes:
+        case, setting, reference: as in the run that is judged.
+        fn: the reference callable, or None when the case is its own.
     """
-    if actual is None or actual.shape != golden.shape or not bool((spread > 0).any()):
-        return False
-    if not (golden.is_floating_point() or golden.is_complex()):
-        return not bool((_distance(actual, golden) > spread).any())
-    return excess(golden, actual, benchmark, spread, least_rms=1.0) <= 1.0
+
+    case: Case
+    setting: Setting
+    reference: Reference
+    fn: Callable[..., Any] | None = None
+    _spreads: dict[str, torch.Tensor] = field(default_factory=dict)
+    _once: dict[str, torch.Tensor] | None = None
+    _composed: bool = True
+
+    def spreads(self, paths: Collection[str]) -> dict[str, torch.Tensor]:
+        """The spread of every element at the paths; paths that have none are missing.
+
+        Raises:
+            RunFailed: the function raised with slightly changed inputs.
+        """
+        missing = set(paths) - self._spreads.keys()
+        if missing:
+            self._spreads |= conditioning(self.case, self.setting, self.reference.golden, self.fn, missing)
+        return {path: self._spreads[path] for path in paths if path in self._spreads}
+
+    def once(self, path: str, dtype: torch.dtype) -> torch.Tensor | None:
+        """What the CPU computes in float32, rounded once; None where it doesn't."""
+        found = self._in_float32().get(path)
+        return None if found is None else found.to(dtype)
+
+    @property
+    def composed(self) -> bool:
+        """Whether the call is a composition of several compute kernels, or isn't known to be one kernel."""
+        self._in_float32()
+        return self._composed
+
+    def _in_float32(self) -> dict[str, torch.Tensor]:
+        if self._once is None:
+            self._once = {}
+            if self.setting.autocast is None:  # autocast rounds the inputs of single operators, on purpose
+                kernels = _Kernels()
+                fn = self.case.fn if self.fn is None else self.fn
+
+                def counted(*args: Any, **kwargs: Any) -> Any:
+                    with kernels:
+                        return fn(*args, **kwargs)
+
+                with contextlib.suppress(RunFailed, ValueError):
+                    self._once = leaves(run(self.case, CpuTarget(), self.setting, floating=torch.float32, fn=counted))
+                    self._composed = kernels.count > 1
+        return self._once
 
 
-def excess(
-    golden: torch.Tensor,
-    actual: torch.Tensor,
-    benchmark: torch.Tensor | None,
-    spread: torch.Tensor | None = None,
-    least_rms: float = _SPREAD,
-) -> float:
-    """How far the errors of a floating ``actual`` use up the error budget; above 1 they overdraw it.
-
-    The unit of an element is its spread plus the dtype's roundoff times the golden plus its smallest normal number.
-    Without a spread, what rounding the result alone would explain.
-    """
-    if not golden.numel():
-        return 0.0
-    real = actual.dtype.to_real() if actual.is_complex() else actual.dtype
-    roundoff, info = _ROUNDOFF.get(real, 2.0**-53), torch.finfo(real)
-    if not golden.is_complex():  # what the dtype can't hold rounds to an infinity
-        beyond = golden.abs() > info.max * (1 + roundoff)
-        golden = torch.where(beyond, torch.copysign(torch.full_like(golden, float("inf")), golden), golden)
-    unit = roundoff * golden.abs().double() + info.tiny + (0.0 if spread is None else spread)
-    unit = unit.nan_to_num(nan=info.max, posinf=1e308)
-    wrong = _normal(golden, actual, unit)
-    same = benchmark is not None and benchmark.shape == golden.shape
-    theirs = _normal(golden, benchmark, unit) if benchmark is not None and same else torch.zeros_like(wrong)
-    worst, rms = (float(theirs.max()), float(theirs.square().mean().sqrt()))
-    most = max(_LOCAL, _LOCAL_RATIO * min(worst, _LOCAL_CAP))
-    most_rms = max(least_rms, _SPREAD_RATIO * min(rms, _SPREAD_CAP))
-    return max(float(wrong.max()) / most, float(wrong.square().mean().sqrt()) / most_rms)
+_MOVES = frozenset(
+    {
+        *("aten::_to_copy", "aten::clone", "aten::copy_", "aten::detach", "aten::lift_fresh", "aten::resize_"),
+        *("aten::cat", "aten::stack", "aten::constant_pad_nd", "aten::gather", "aten::index", "aten::index_select"),
+        *("aten::where", "aten::arange", "aten::scalar_tensor", "aten::_local_scalar_dense"),
+        *(f"aten::{name}{suffix}" for name in ("empty", "full", "ones", "zeros") for suffix in ("", "_like")),
+        *(f"aten::new_{name}" for name in ("empty", "empty_strided", "full", "ones", "zeros")),
+        *("aten::empty_strided", "aten::fill_", "aten::zero_"),
+    }
+)
 
 
-def _normal(golden: torch.Tensor, other: torch.Tensor, unit: torch.Tensor) -> torch.Tensor:
-    """Errors in units; where one side is infinite or NaN and the other isn't, beyond any limit."""
-    apart = _distance(other, golden)
-    return torch.where(apart == 0, 0.0, (apart / unit).nan_to_num(nan=1e300, posinf=1e300)).clamp_(max=1e150)
+class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the kernels that compute: not views, copies, conversions and fillings."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not func.is_view and func._schema.name not in _MOVES:
+            self.count += 1
+        return func(*args, **(kwargs or {}))

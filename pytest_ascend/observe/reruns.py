@@ -20,9 +20,10 @@ import torch
 from pytest_ascend.cases.case import Case
 from pytest_ascend.cases.layouts import is_plain_layout, relay_all
 from pytest_ascend.cases.transfer import Entry, same_bits
+from pytest_ascend.judge import budget
 from pytest_ascend.judge.verdict import CheckpointResult, Kind, OutputResult, Verdict
 from pytest_ascend.observe.capture import Capture, RunFailed, Setting, run
-from pytest_ascend.observe.conditioning import conditioning, excess, is_legal
+from pytest_ascend.observe.conditioning import Yardsticks
 from pytest_ascend.observe.reference import Judged, Reference, leaves
 from pytest_ascend.targets.base import Target
 from pytest_ascend.targets.cpu import CpuTarget
@@ -47,6 +48,7 @@ class SecondLook:
         relaid: the arguments that were re-laid in that run.
         only_arguments: as in :meth:`Reference.judge`.
         repeated: whether the case was repeated already.
+        yardsticks: what 16-bit results are measured by, to be shared; made when needed.
     """
 
     case: Case
@@ -57,6 +59,7 @@ class SecondLook:
     relaid: Mapping[int, torch.Tensor] | None = None
     only_arguments: bool = False
     repeated: bool = False
+    yardsticks: Yardsticks | None = None
 
     def explain(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
         """The judgement with its failures explained, and notes."""
@@ -74,8 +77,59 @@ class SecondLook:
     def _run(self, relaid: Mapping[int, torch.Tensor] | None = None, **options: Any) -> Capture:
         return run(self.case, self.target, self.setting, relaid=self.relaid if relaid is None else relaid, **options)
 
-    def _judge(self, actual: Capture) -> Judged:
-        return self.reference.judge(actual, only_arguments=self.only_arguments)
+    def judge(self, actual: Capture) -> Judged:
+        """The reference's judgement, and the error budget's where that decides.
+
+        The table's tolerance is four roundoffs wide in bfloat16, so a result that is 1 % too large passes it. For what
+        single functions compute in 16 bits, what overdraws the error budget fails all the same.
+        """
+        judged = self.reference.judge(actual, only_arguments=self.only_arguments)
+        passed = {o.path for o in judged.outputs if o.verdict is Verdict.PASS}
+        passed -= {o.path for o in judged.outputs if o.metrics is None or not o.metrics.max_abs_error > 0}
+        try:
+            found = self._findings(actual, passed)
+        except RunFailed:
+            return judged
+        right = all(found[path].verdict is not Verdict.FAIL for path in found if path.startswith("output"))
+
+        def one(output: OutputResult) -> OutputResult:
+            said = found.get(output.path)
+            if said is None or said.verdict is Verdict.PASS:
+                return output
+            kind, status = said.kind, "warning"
+            if said.verdict is Verdict.FAIL:
+                kind, status = (Kind.gradient if right and output.path.startswith("grad(") else kind), "fail"
+            return dataclasses.replace(output, verdict=said.verdict, kind=kind, reason=said.reason, status=status)
+
+        return Judged(tuple(map(one, judged.outputs)), judged.checkpoints)
+
+    def _findings(self, actual: Capture, paths: Iterable[str]) -> dict[str, budget.Finding]:
+        """What the error budget says where it decides: in 16 bits, of single functions, beside a float64 golden."""
+        if self.reference.criterion.name != "auto" or self.case.modules or self.reference.benchmark is None:
+            return {}
+        golden, benchmark, here = leaves(self.reference.golden), leaves(self.reference.benchmark), leaves(actual)
+        paths = {
+            path
+            for path in paths
+            if path in golden and path in here and path in benchmark and _is_narrow(here[path])
+            if golden[path].dtype is torch.float64 and golden[path].shape == here[path].shape == benchmark[path].shape
+            if not budget.is_explained(golden[path], here[path])
+        }
+        measure = self._measure()
+        found = {}
+        for path, spread in measure.spreads(paths).items():
+            once = measure.once(path, here[path].dtype)
+            if once is not None and once.shape != golden[path].shape:
+                once = None
+            # A backward pass works with what the forward pass stored, so it never rounds only once.
+            composed = measure.composed or not path.startswith("output")
+            found[path] = budget.weigh(golden[path], here[path], spread, benchmark[path], once, composed=composed)
+        return found
+
+    def _measure(self) -> Yardsticks:
+        if self.yardsticks is None:
+            self.yardsticks = Yardsticks(self.case, self.setting, self.reference, self.fn)
+        return self.yardsticks
 
     # -- chance ---------------------------------------------------------------------------------------------------
 
@@ -104,7 +158,7 @@ class SecondLook:
         runs = [(actual, judged)]
         for _ in range(repeats - 1):
             again = self._run()
-            runs.append((again, judged if not _differing(actual, again) else self._judge(again)))
+            runs.append((again, judged if not _differing(actual, again) else self.judge(again)))
         captures = [capture for capture, _ in runs]
         paths = set().union(*(_differing(actual, capture) for capture in captures[1:]))
         if not paths:
@@ -142,7 +196,7 @@ class SecondLook:
     def _fails(self, contiguous: Iterable[str]) -> bool:
         arguments = self.case.arguments
         plain = relay_all([arguments[path] for path in contiguous], "contiguous")
-        return self._judge(self._run({**(self.relaid or {}), **plain})).failed
+        return self.judge(self._run({**(self.relaid or {}), **plain})).failed
 
     def _unwritten(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
         """``out=`` filled with a pattern beforehand: what still holds it afterwards was never written."""
@@ -176,7 +230,7 @@ class SecondLook:
         combinations = [(switch,) for switch in on] + ([tuple(on)] if len(on) > 1 else [])
         for switches in combinations:
             with self.target.without(*switches):
-                fails = self._judge(self._run()).failed
+                fails = self.judge(self._run()).failed
             if not fails:
                 what, how = " and ".join(on[s] for s in switches), ", ".join(switches)
                 reason = f"explained by {what}: within the criterion with {how}"
@@ -192,54 +246,21 @@ class SecondLook:
         paths = {o.path for o in judged.failing if o.kind not in (*_FORM, Kind.mutation) and not _is_moved(o)}
         golden, benchmark = leaves(self.reference.golden), leaves(self.reference.own)
         here = leaves(actual)
-        spreads = conditioning(self.case, self.setting, self.reference.golden, self.fn, paths)
+        spreads = self._measure().spreads(paths)
         legal = {
             path
             for path in paths
-            if path in spreads and is_legal(golden[path], here.get(path), benchmark.get(path), spreads[path])
+            if path in spreads and budget.is_legal(golden[path], here.get(path), benchmark.get(path), spreads[path])
         }
+        found = self._findings(actual, legal)
+        legal -= {path for path, said in found.items() if said.verdict is not Verdict.PASS}
+        between = {path for path, said in found.items() if said.verdict is Verdict.MARGINAL}
+        if between:
+            reason = next(found[path].reason for path in sorted(between))
+            judged = _replace(judged, lambda o: o.path in between, Verdict.MARGINAL, reason)
         judged = _replace(judged, lambda o: o.path in legal and _is_rounding(o), Verdict.PASS, "", status="pass")
         reason = "as far off as the last bits of the inputs become on their way through the function itself"
         return _replace(judged, lambda o: o.path in legal, Verdict.AMPLIFIED, reason), []
-
-    def doubt(self, actual: Capture, judged: Judged) -> Judged:
-        """Mark what passed by the table of its dtype and yet is further off than the function and rounding explain.
-
-        The table's tolerance is four roundoffs wide in bfloat16, so a result that is 1 % too large passes it. For the
-        outputs of single functions in 16 bits the error budget tells: what overdraws it is MARGINAL, which passes with
-        a note. On torch's own samples that marks 0.1 % of right float16 results and 0.3 % of right bfloat16 ones.
-        """
-        if self.reference.criterion.name != "auto" or self.case.modules or self.reference.benchmark is None:
-            return judged
-        golden, benchmark, here = leaves(self.reference.golden), leaves(self.reference.benchmark), leaves(actual)
-        suspects = {
-            o.path
-            for o in judged.outputs
-            if o.path.startswith("output")
-            and o.verdict is Verdict.PASS
-            and o.metrics is not None
-            and o.metrics.max_abs_error > 0
-            if o.path in golden and o.path in here and o.path in benchmark and _is_narrow(here[o.path])
-            if golden[o.path].dtype in (torch.float64, torch.complex128)
-            if excess(golden[o.path], here[o.path], benchmark[o.path], _floor(golden[o.path], here[o.path])) > 1
-        }
-        try:
-            spreads = conditioning(self.case, self.setting, self.reference.golden, self.fn, suspects)
-        except RunFailed:
-            return judged
-        over = {
-            path: excess(golden[path], here[path], benchmark[path], value + _floor(golden[path], here[path]))
-            for path, value in spreads.items()
-        }
-
-        def one(output: OutputResult) -> OutputResult:
-            times = over.get(output.path, 0.0)
-            if not times > 1:
-                return output
-            reason = f"within the tolerance of {output.dtype}, yet {times:.3g} x as far off as rounding explains"
-            return dataclasses.replace(output, verdict=Verdict.MARGINAL, reason=reason, status="warning")
-
-        return Judged(tuple(map(one, judged.outputs)), judged.checkpoints)
 
 
 @contextlib.contextmanager
@@ -309,12 +330,6 @@ def _small(wrong: Iterable[OutputResult], golden: Capture, own: Capture, actual:
 
 def _is_narrow(value: torch.Tensor) -> bool:
     return value.dtype in (torch.float16, torch.bfloat16)
-
-
-def _floor(golden: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
-    """Errors below this say nothing: an eighth of a roundoff beside the output's size."""
-    roundoff = torch.finfo(actual.dtype).eps / 2
-    return torch.full_like(golden, roundoff / 8 * _rms(golden, torch.zeros_like(golden)))
 
 
 def _is_moved(output: OutputResult) -> bool:

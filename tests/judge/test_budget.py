@@ -1,0 +1,122 @@
+"""The error budget: rounding and the function itself are explained, anything beyond is not."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from pytest_ascend.judge.budget import Statistics, excess, is_explained, is_legal, normalised, unit, weigh
+from pytest_ascend.judge.verdict import Kind, Verdict
+
+NARROW = [torch.float16, torch.bfloat16]
+
+
+def golden(n: int = 400) -> torch.Tensor:
+    return torch.randn(n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def truncated(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    step = torch.frexp(x).exponent.double().exp2() * torch.finfo(dtype).eps / 2
+    return (torch.trunc(x / step) * step).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_rounding_once_is_explained(dtype):
+    g = golden()
+    assert is_explained(g, g.to(dtype))
+    assert weigh(g, g.to(dtype), None, g.to(dtype), composed=False).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_a_truncating_store_leans_one_way(dtype):
+    g = golden()
+    bad = truncated(g, dtype)
+    assert not is_explained(g, bad)
+    for composed in (False, True):
+        found = weigh(g, bad, None, g.to(dtype), g.to(dtype), composed=composed)
+        assert (found.verdict, found.kind) == (Verdict.FAIL, Kind.bias)
+        assert f"what rounding to {str(dtype).removeprefix('torch.')}" in found.reason
+
+
+@pytest.mark.parametrize("factor", [1.01, 0.99])
+def test_one_per_cent_in_bfloat16_fails(factor):
+    g = golden()
+    found = weigh(g, (g * factor).bfloat16(), None, g.bfloat16(), composed=True)
+    assert found.verdict is Verdict.FAIL
+    assert found.times > 1
+
+
+def test_one_element_off_is_local():
+    g = golden()
+    bad = g.half()
+    bad[7] *= 1.05
+    assert (weigh(g, bad, None, g.half()).kind, weigh(g, bad, None, g.half()).verdict) == (Kind.local, Verdict.FAIL)
+
+
+def poor(g: torch.Tensor, seed: int, roundoffs: float = 3.0) -> torch.Tensor:
+    """As if intermediates had been rounded."""
+    noise = torch.randn(g.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return (g + roundoffs * 2**-8 * g.abs() * noise).bfloat16()
+
+
+def test_a_composition_may_be_as_far_off_as_the_cpu_and_one_kernel_may_not():
+    g = golden()
+    own, other = poor(g, 1), poor(g, 2)
+    assert weigh(g, own, None, own, g.bfloat16(), composed=True).verdict is Verdict.PASS
+    assert weigh(g, other, None, own, g.bfloat16(), composed=True).verdict is Verdict.MARGINAL
+    same = weigh(g, own, None, own, g.bfloat16(), composed=False)
+    assert same.verdict is Verdict.MARGINAL
+    assert "as is the CPU's own" in same.reason
+    assert weigh(g, other, None, own, g.bfloat16(), composed=False).verdict is Verdict.FAIL
+    assert weigh(g, poor(g, 2, 30.0), None, own, g.bfloat16(), composed=True).verdict is Verdict.FAIL
+
+
+def test_a_poor_cpu_kernel_doesnt_hide_one_wrong_element():
+    g = golden()
+    own = poor(g, 1, 30.0)
+    bad = own.clone()
+    bad[7] = bad[7] * 1.05
+    assert weigh(g, bad, None, own, g.bfloat16(), composed=False).verdict is Verdict.FAIL
+
+
+def test_the_spread_is_a_part_of_the_unit():
+    g = torch.full((64,), 1e-6, dtype=torch.float64)
+    bad = (g + golden(64) * 1e-3).bfloat16()
+    assert not is_explained(g, bad)
+    spread = torch.full_like(g, 2e-3)
+    assert weigh(g, bad, spread, g.bfloat16(), composed=False).verdict is Verdict.PASS
+    assert is_legal(g, bad, g.bfloat16(), spread)
+    assert not is_legal(g, bad, g.bfloat16(), torch.zeros_like(g))
+    assert excess(g, bad, g.bfloat16()) > 1
+
+
+def test_equal_elements_round_alike_and_are_no_bias():
+    g = torch.full((1000,), 1.0 + 0.3 * 2**-7, dtype=torch.float64)
+    assert is_explained(g, g.bfloat16())
+
+
+def test_infinities_and_nans():
+    g = torch.tensor([1.0, 1e6, math.nan, math.inf], dtype=torch.float64)
+    assert is_explained(g, g.half())
+    for i in range(4):
+        bad = g.half()
+        bad[i] = -math.inf
+        assert not is_explained(g, bad)
+        assert weigh(g, bad, None, g.half(), composed=True).verdict is Verdict.FAIL
+
+
+def test_complex_errors_keep_their_direction():
+    g = torch.complex(golden(100), golden(100).flip(0))
+    actual = (g * (1 + 1e-6)).to(torch.complex64)
+    found = Statistics.of(normalised(g, actual, unit(g, actual.dtype)), g)
+    assert found.bias > 5
+    assert not is_explained(g, actual)
+    assert is_explained(g, g.to(torch.complex64))
+
+
+def test_nothing_is_in_budget():
+    empty = torch.zeros(0, dtype=torch.float64)
+    assert is_explained(empty, empty.half())
+    assert excess(empty, empty.half(), None) == 0.0
