@@ -5,13 +5,14 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint bench clean help
+.PHONY: demo test lint bench bench-judgement clean help
 
 help:
 	@echo "make demo   run the examples on the emulated NPU and print the report"
 	@echo "make test   run the tests with coverage"
 	@echo "make lint   ruff and mypy --strict"
 	@echo "make bench  print the speed of the emulated device, the comparison and the plugin"
+	@echo "make bench-judgement  print how often each criterion blames right results and lets planted faults pass"
 	@echo "PYTHON=$(PYTHON) makes the environment in $(VENV)"
 
 demo: $(VENV)/.demo
@@ -27,6 +28,9 @@ lint: $(VENV)/.lint
 
 bench: $(VENV)/.test
 	set -e; for script in benchmarks/*.py; do $(BIN)/python $$script; done
+
+bench-judgement: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/judgement/measure.py --json judgement.json
 
 clean:
 	rm -rf $(VENV)
