@@ -10,7 +10,9 @@ import numpy as np  # noqa: F401
 import pytest
 import torch  # noqa: F401
 
+import pytest_ascend.check
 import pytest_ascend.cli
+import pytest_ascend.comparison
 import pytest_ascend.report.results_json
 import pytest_ascend.report.terminal
 import pytest_ascend.targets.cpu  # noqa: F401
