@@ -84,14 +84,10 @@ def retry(kernel: Any, error: Exception, call: Callable[..., Any], args: list[An
             for name, out in outs.items():
                 kwargs[name] = wide[name].to(out.dtype)
             return result
-        requested = kwargs.get("dtype")
-        return (
-            result
-            if requested is not None
-            else _cast(result, narrow)
-            if not isinstance(result, tuple)
-            else tuple(_cast(list(result), narrow))
-        )
+        if kwargs.get("dtype") is not None:
+            return result
+        narrowed = _cast(result, narrow)
+        return tuple(narrowed) if isinstance(result, tuple) else narrowed
     raise error
 
 

@@ -60,28 +60,6 @@ def _batch_norm_elemt_out(*args: Any, out: Tensor) -> Tensor:
     return out.copy_(result)
 
 
-def _gather(
-    mean: Tensor,
-    invstd: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    momentum: float,
-    eps: float,
-    counts: Tensor,
-) -> tuple[Tensor, Tensor]:
-    n = counts.float().view(-1, 1)
-    total = n.sum()
-    means = mean.float()
-    variances = invstd.float().pow(-2) - eps
-    overall = (means * n).sum(0) / total
-    squares = ((variances + (means - overall) ** 2) * n).sum(0)
-    variance = squares / total
-    for running, new in ((running_mean, overall), (running_var, squares / (total - 1))):
-        if running is not None:
-            running.copy_((1 - momentum) * running.float() + momentum * new)
-    return overall.to(mean.dtype), torch.rsqrt(variance + eps).to(invstd.dtype)
-
-
 def batch_norm_gather_stats_with_counts(
     x: Tensor,
     mean: Tensor,
@@ -96,7 +74,17 @@ def batch_norm_gather_stats_with_counts(
 
     The running statistics are updated in place, the variance without bias.
     """
-    return _gather(mean, invstd, running_mean, running_var, momentum, eps, counts)
+    n = counts.float().view(-1, 1)
+    total = n.sum()
+    means = mean.float()
+    variances = invstd.float().pow(-2) - eps
+    overall = (means * n).sum(0) / total
+    squares = ((variances + (means - overall) ** 2) * n).sum(0)
+    variance = squares / total
+    for running, new in ((running_mean, overall), (running_var, squares / (total - 1))):
+        if running is not None:
+            running.copy_((1 - momentum) * running.float() + momentum * new)
+    return overall.to(mean.dtype), torch.rsqrt(variance + eps).to(invstd.dtype)
 
 
 def batch_norm_gather_stats(
@@ -111,7 +99,7 @@ def batch_norm_gather_stats(
 ) -> tuple[Tensor, Tensor]:
     """The same where every rank saw `count` elements."""
     counts = torch.full((mean.shape[0],), float(count), device=mean.device)
-    return _gather(mean, invstd, running_mean, running_var, momentum, eps, counts)
+    return batch_norm_gather_stats_with_counts(x, mean, invstd, running_mean, running_var, momentum, eps, counts)
 
 
 def batch_norm_backward_reduce(

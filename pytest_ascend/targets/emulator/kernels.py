@@ -226,7 +226,7 @@ def register() -> None:
     """Register the device's kernels with torch's dispatcher; called once.
 
     Operators with a structured kernel are registered one by one: through the fallback they would arrive as an `empty`
-    and an `.out` call, twice the work. So is everything the CPU has a kernel for, which saves the fallback's look-up.
+    and an `.out` call, twice the work. Everything else comes through the fallback.
     """
     catch_all: Any = Library("_", "IMPL")
     catch_all.fallback(fallback, "PrivateUse1")

@@ -11,6 +11,7 @@ documented; sums over blocks of 64 (one 256-byte vector register of float32), th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -201,10 +202,7 @@ def _blocked_sum(x: Tensor, dim: int, keepdim: bool) -> Tensor:
 
 def _reduced(x: Tensor, dims: Any) -> tuple[list[int], int]:
     every = [d % x.dim() for d in dims] if dims else list(range(x.dim()))
-    count = 1
-    for d in every:
-        count *= x.shape[d]
-    return every, count
+    return every, math.prod(x.shape[d] for d in every)
 
 
 def _sum(mean: bool) -> Rule:
@@ -212,15 +210,8 @@ def _sum(mean: bool) -> Rule:
         x = args[0]
         out, dtype = kwargs.get("out"), kwargs.get("dtype")
         result_type = dtype or x.dtype
-        if (
-            not x.is_floating_point()
-            or x.dtype is torch.float64
-            or result_type is torch.float64
-            or not x.dim()
-            or out is not None
-        ):
-            return call(*args, **kwargs)
-        if not result_type.is_floating_point or x.dtype not in (torch.float32, *_HALF):
+        narrow = x.dtype in (torch.float32, *_HALF) and result_type.is_floating_point
+        if not narrow or result_type is torch.float64 or not x.dim() or out is not None:
             return call(*args, **kwargs)
         dims = args[1] if len(args) > 1 else None
         dims = [dims] if isinstance(dims, int) else dims
@@ -281,9 +272,7 @@ def _softmax_backward(call: Callable[..., Any], args: list[Any], kwargs: dict[st
 
 def _layer_norm(call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
     x, shape, weight, bias, eps = args
-    n = 1
-    for s in shape:
-        n *= s
+    n = math.prod(shape)
     if n <= _BLOCK or x.dtype not in (torch.float32, *_HALF) or not x.numel() or kwargs:
         return call(*args, **kwargs)
     wide = x.float() if x.dtype in _HALF else x

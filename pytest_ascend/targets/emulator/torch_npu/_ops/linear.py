@@ -110,6 +110,8 @@ def _pairs(padding: list[int], spatial: int) -> list[int]:
     return [p for d in reversed(range(spatial)) for p in padding[2 * d : 2 * d + 2]]
 
 
+@op(f"npu_conv2d_backward({_BACKWARD}")
+@op(f"npu_conv3d_backward({_BACKWARD}")
 def _convolve_backward(
     x: Tensor,
     grad: Tensor,
@@ -120,6 +122,7 @@ def _convolve_backward(
     groups: int,
     output_mask: list[bool],
 ) -> _Gradients:
+    """Gradients of `npu_conv2d` and `npu_conv3d` for input, weight and bias, those that `output_mask` asks for."""
     spatial = w.dim() - 2
     pairs = _pairs(padding, spatial)
     padded, symmetric = (F.pad(x, pairs), [0] * spatial) if pairs else (x, padding)
@@ -129,36 +132,6 @@ def _convolve_backward(
     if pairs and grad_x is not None:
         grad_x = F.pad(grad_x, [-p for p in pairs])
     return grad_x, grad_w, grad_b
-
-
-@op(f"npu_conv2d_backward({_BACKWARD}")
-def npu_conv2d_backward(
-    x: Tensor,
-    grad: Tensor,
-    w: Tensor,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-    output_mask: list[bool],
-) -> _Gradients:
-    """Gradients of `npu_conv2d` for input, weight and bias, those that `output_mask` asks for."""
-    return _convolve_backward(x, grad, w, stride, padding, dilation, groups, output_mask)
-
-
-@op(f"npu_conv3d_backward({_BACKWARD}")
-def npu_conv3d_backward(
-    x: Tensor,
-    grad: Tensor,
-    w: Tensor,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-    output_mask: list[bool],
-) -> _Gradients:
-    """Gradients of `npu_conv3d` for input, weight and bias, those that `output_mask` asks for."""
-    return _convolve_backward(x, grad, w, stride, padding, dilation, groups, output_mask)
 
 
 @op(
