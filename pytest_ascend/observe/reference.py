@@ -40,6 +40,30 @@ class Judged:
         results = [*self.outputs, *(output for layer in self.checkpoints for output in layer.outputs)]
         return [output for output in results if output.verdict is Verdict.FAIL]
 
+    def replaced(
+        self,
+        which: Callable[[OutputResult], bool],
+        verdict: Verdict,
+        reason: str,
+        *,
+        kind: Kind | None = None,
+        status: str | None = None,
+    ) -> Judged:
+        """The same judgement with another verdict on those failures; a pass without a reason drops the old one."""
+
+        def one(output: OutputResult) -> OutputResult:
+            if output.verdict is not Verdict.FAIL or not which(output):
+                return output
+            mark = status or ("fail" if verdict.outcome == "failed" else "warning")
+            why = f"{reason}; {output.reason}" if reason else ""
+            return dataclasses.replace(output, verdict=verdict, kind=kind, reason=why, status=mark)
+
+        layers = tuple(
+            CheckpointResult.of(layer.name, map(one, layer.outputs)) if layer.outputs else layer
+            for layer in self.checkpoints
+        )
+        return Judged(tuple(map(one, self.outputs)), layers)
+
 
 @dataclass
 class Reference:

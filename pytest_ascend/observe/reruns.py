@@ -21,17 +21,19 @@ from pytest_ascend.cases.case import Case
 from pytest_ascend.cases.layouts import is_plain_layout, relay_all
 from pytest_ascend.cases.transfer import Entry, same_bits
 from pytest_ascend.judge import budget
-from pytest_ascend.judge.verdict import CheckpointResult, Kind, OutputResult, Verdict
+from pytest_ascend.judge.verdict import Kind, OutputResult, Verdict
 from pytest_ascend.observe.capture import Capture, RunFailed, Setting, run
 from pytest_ascend.observe.conditioning import Yardsticks
 from pytest_ascend.observe.reference import Judged, Reference, leaves
 from pytest_ascend.targets.base import Target
 from pytest_ascend.targets.cpu import CpuTarget
 
-__all__ = ["SecondLook", "spread"]
+__all__ = ["FORM", "SecondLook", "spread"]
 
-# Kinds that neither chance nor a mode explains.
-_FORM = (Kind.structure, Kind.shape, Kind.dtype)
+Step = Callable[[Capture, Judged], tuple[Judged, list[str]]]
+
+#: Kinds that neither chance nor a mode explains.
+FORM = (Kind.structure, Kind.shape, Kind.dtype)
 # What a mode can do to a result at most (HF32 keeps 11 mantissa bits of 24; gelu's tanh form is off by 5e-4), with room
 # for a deep model: beside the result's norm, and beside float32's error, which is all there is where the result is 0.
 _MODE_ERROR = 2.0**-7
@@ -64,7 +66,7 @@ class SecondLook:
     def explain(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
         """The judgement with its failures explained, and notes."""
         notes: list[str] = []
-        for step in (self._random, self._repeated, self._layout, self._unwritten, self._mode, self._amplified):
+        for step in self._steps():
             if not judged.failed:
                 break
             try:
@@ -74,7 +76,12 @@ class SecondLook:
             notes += said
         return judged, notes
 
-    def _run(self, relaid: Mapping[int, torch.Tensor] | None = None, **options: Any) -> Capture:
+    def _steps(self) -> tuple[Step, ...]:
+        """What is tried, in this order; a step of another module is given this look first."""
+        return (self._random, self._repeated, self._layout, self._unwritten, self._mode, self._amplified)
+
+    def run(self, relaid: Mapping[int, torch.Tensor] | None = None, **options: Any) -> Capture:
+        """Run the case on the target once more, with the arguments laid out as in the run that failed."""
         return run(self.case, self.target, self.setting, relaid=self.relaid if relaid is None else relaid, **options)
 
     def judge(self, actual: Capture) -> Judged:
@@ -144,7 +151,7 @@ class SecondLook:
         reason = (
             "random: the CPU's own result changes with the seed (model.eval(), or dropout p=0, makes it comparable)"
         )
-        return _replace(judged, lambda o: o.path in random and o.kind not in _FORM, Verdict.NOT_COMPARABLE, reason), []
+        return judged.replaced(lambda o: o.path in random and o.kind not in FORM, Verdict.NOT_COMPARABLE, reason), []
 
     def _repeated(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
         return (judged, []) if self.repeated else self.repeat(actual, judged, 2)
@@ -157,7 +164,7 @@ class SecondLook:
         """
         runs = [(actual, judged)]
         for _ in range(repeats - 1):
-            again = self._run()
+            again = self.run()
             runs.append((again, judged if not _differing(actual, again) else self.judge(again)))
         captures = [capture for capture, _ in runs]
         paths = set().union(*(_differing(actual, capture) for capture in captures[1:]))
@@ -175,7 +182,7 @@ class SecondLook:
             f"the target disagrees with itself: {len(failing)} of {repeats} runs with the same inputs are wrong, and "
             f"they differ from each other by up to {widest:.3g}"
         )
-        return _replace(worst, lambda o: o.kind not in _FORM, Verdict.NONDETERMINISTIC, reason), []
+        return worst.replaced(lambda o: o.kind not in FORM, Verdict.NONDETERMINISTIC, reason), []
 
     # -- memory ---------------------------------------------------------------------------------------------------
 
@@ -191,12 +198,12 @@ class SecondLook:
         names = " or ".join(guilty) if guilty else " and ".join(odd) + " together"
         form = "; ".join(f"{path}: {describe_layout(given[path])}" for path in guilty or odd)
         reason = f"wrong with {names} laid out as given, right with a contiguous copy of the same values ({form})"
-        return _replace(judged, lambda o: True, Verdict.FAIL, reason, kind=Kind.layout), []
+        return judged.replaced(lambda o: True, Verdict.FAIL, reason, kind=Kind.layout), []
 
     def _fails(self, contiguous: Iterable[str]) -> bool:
         arguments = self.case.arguments
         plain = relay_all([arguments[path] for path in contiguous], "contiguous")
-        return self.judge(self._run({**(self.relaid or {}), **plain})).failed
+        return self.judge(self.run({**(self.relaid or {}), **plain})).failed
 
     def _unwritten(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
         """``out=`` filled with a pattern beforehand: what still holds it afterwards was never written."""
@@ -210,14 +217,14 @@ class SecondLook:
                     entry.copy.copy_(_pattern(entry.copy))
                 patterns[entry.path] = entry.copy.detach().to("cpu").clone()
 
-        again = self._run(poison=poison)
+        again = self.run(poison=poison)
         for path, pattern in patterns.items():
             change = again.changes.get(path)
             left = pattern if change is None else change.after
             kept = int(_equal_bits(left, pattern).sum()) if left.shape == pattern.shape else 0
             if kept:
                 reason = f"{kept} of {pattern.numel()} elements of {path} were never written"
-                return _replace(judged, lambda o: o.kind not in _FORM, Verdict.FAIL, reason, kind=Kind.unwritten), []
+                return judged.replaced(lambda o: o.kind not in FORM, Verdict.FAIL, reason, kind=Kind.unwritten), []
         return judged, []
 
     # -- modes ----------------------------------------------------------------------------------------------------
@@ -230,20 +237,20 @@ class SecondLook:
         combinations = [(switch,) for switch in on] + ([tuple(on)] if len(on) > 1 else [])
         for switches in combinations:
             with self.target.without(*switches):
-                fails = self.judge(self._run()).failed
+                fails = self.judge(self.run()).failed
             if not fails:
                 what, how = " and ".join(on[s] for s in switches), ", ".join(switches)
                 reason = f"explained by {what}: within the criterion with {how}"
                 if self.reference.criterion.name != "auto":
                     return judged, [reason]
-                return _replace(judged, lambda o: True, Verdict.MODE_DIFF, reason, status="warning"), []
+                return judged.replaced(lambda o: True, Verdict.MODE_DIFF, reason, status="warning"), []
         return judged, []
 
     def _amplified(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
         """Errors no larger than what the last bits of the inputs become on their way through the function."""
         if self.reference.criterion.name != "auto" or self.reference.golden.backward_error is not None:
             return judged, []
-        paths = {o.path for o in judged.failing if o.kind not in (*_FORM, Kind.mutation) and not _is_moved(o)}
+        paths = {o.path for o in judged.failing if o.kind not in (*FORM, Kind.mutation) and not _is_moved(o)}
         golden, benchmark = leaves(self.reference.golden), leaves(self.reference.own)
         here = leaves(actual)
         spreads = self._measure().spreads(paths)
@@ -257,10 +264,10 @@ class SecondLook:
         between = {path for path, said in found.items() if said.verdict is Verdict.MARGINAL}
         if between:
             reason = next(found[path].reason for path in sorted(between))
-            judged = _replace(judged, lambda o: o.path in between, Verdict.MARGINAL, reason)
-        judged = _replace(judged, lambda o: o.path in legal and _is_rounding(o), Verdict.PASS, "", status="pass")
+            judged = judged.replaced(lambda o: o.path in between, Verdict.MARGINAL, reason)
+        judged = judged.replaced(lambda o: o.path in legal and _is_rounding(o), Verdict.PASS, "", status="pass")
         reason = "as far off as the last bits of the inputs become on their way through the function itself"
-        return _replace(judged, lambda o: o.path in legal, Verdict.AMPLIFIED, reason), []
+        return judged.replaced(lambda o: o.path in legal, Verdict.AMPLIFIED, reason), []
 
 
 @contextlib.contextmanager
@@ -319,7 +326,7 @@ def _small(wrong: Iterable[OutputResult], golden: Capture, own: Capture, actual:
     golds, owns, here = leaves(golden), leaves(own), leaves(actual)
     for output in wrong:
         path = output.path
-        if output.kind in (*_FORM, Kind.mutation) or _is_moved(output) or path not in golds or path not in here:
+        if output.kind in (*FORM, Kind.mutation) or _is_moved(output) or path not in golds or path not in here:
             return False
         error, size = _rms(here[path], golds[path]), _rms(golds[path], torch.zeros_like(golds[path]))
         float32 = _rms(owns[path], golds[path]) if path in owns else 0.0
@@ -361,28 +368,3 @@ def _pattern(like: torch.Tensor) -> torch.Tensor:
 
 def _equal_bits(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return (left == right) | ((left != left) & (right != right))
-
-
-def _replace(
-    judged: Judged,
-    which: Callable[[OutputResult], bool],
-    verdict: Verdict,
-    reason: str,
-    *,
-    kind: Kind | None = None,
-    status: str | None = None,
-) -> Judged:
-    """The same judgement with another verdict on those failures; a pass without a reason drops the old one."""
-
-    def one(output: OutputResult) -> OutputResult:
-        if output.verdict is not Verdict.FAIL or not which(output):
-            return output
-        mark = status or ("fail" if verdict.outcome == "failed" else "warning")
-        why = f"{reason}; {output.reason}" if reason else ""
-        return dataclasses.replace(output, verdict=verdict, kind=kind, reason=why, status=mark)
-
-    layers = tuple(
-        CheckpointResult.of(layer.name, map(one, layer.outputs)) if layer.outputs else layer
-        for layer in judged.checkpoints
-    )
-    return Judged(tuple(map(one, judged.outputs)), layers)
