@@ -121,6 +121,7 @@ def run(
     relaid: Mapping[int, torch.Tensor] | None = None,
     fn: Callable[..., Any] | None = None,
     poison: Callable[[Entry], None] | None = None,
+    mode: contextlib.AbstractContextManager[Any] | None = None,
 ) -> Capture:
     """Run a case once.
 
@@ -132,12 +133,14 @@ def run(
         relaid: arguments to be given in another layout.
         fn: a reference to be called instead, with the same arguments.
         poison: called with every copied tensor before the run.
+        mode: a context around the forward and around the backward pass, entered twice.
 
     Raises:
         RunFailed: the callable or the device raised; an error of the backward pass is kept in the capture.
         ValueError: the case can't be copied.
     """
     __tracebackhide__ = True
+    mode = contextlib.nullcontext() if mode is None else mode
     with contextlib.ExitStack() as stack:
         stack.enter_context(target.activate())
         built = _build(case, target, floating=floating, relaid=relaid, fn=fn)
@@ -153,7 +156,7 @@ def run(
         generator = torch.get_rng_state()
         kernels, copied = target.kernel_count(), target.downloads()
         with Taps(built.module or _only_module(built), setting.checkpoints) as taps:
-            live = _guarded("forward", target, lambda: _call(built, target, setting, floating))
+            live = _guarded("forward", target, lambda: _call(built, target, setting, floating, mode))
         exercised = _exercised(target, live, built, kernels, copied if not taps.captured else None)
         capture = Capture(
             output=snapshot(live),
@@ -169,7 +172,7 @@ def run(
                 f"{taps.dropped} more calls of layers were not captured: a layer keeps its first calls"
             )
         try:
-            _guarded("backward", target, lambda: _backward(live, built, setting, capture))
+            _guarded("backward", target, lambda: _backward(live, built, setting, capture, mode))
         except RunFailed as failed:
             capture.backward_error = failed.error
     capture.fell_back = tuple(dict.fromkeys(seen))
@@ -247,7 +250,13 @@ def _autocast(target: Target, dtype: torch.dtype | None, off: bool) -> contextli
     return torch.autocast(target.name, enabled=False) if off else torch.autocast(target.name, dtype=dtype)
 
 
-def _call(built: Built, target: Target, setting: Setting, floating: torch.dtype | None) -> Any:
+def _call(
+    built: Built,
+    target: Target,
+    setting: Setting,
+    floating: torch.dtype | None,
+    mode: contextlib.AbstractContextManager[Any],
+) -> Any:
     """The call itself, under the caller's default device on a target, and kept in float64 for a golden."""
     __tracebackhide__ = True
     around: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
@@ -256,7 +265,7 @@ def _call(built: Built, target: Target, setting: Setting, floating: torch.dtype 
         around = Widened(dtype for dtype in own if dtype.is_floating_point or dtype.is_complex)
     elif target.name != "cpu" and setting.default_device is not None:
         around = setting.default_device
-    with around:
+    with around, mode:
         live = built.call()
         return list(live) if isinstance(live, types.GeneratorType) else live
 
@@ -322,7 +331,9 @@ def _exercised(target: Target, live: Any, built: Built, kernels: int | None, cop
 # ------------------------------------------------------------------------------------------------ gradients
 
 
-def _backward(live: Any, built: Built, setting: Setting, capture: Capture) -> None:
+def _backward(
+    live: Any, built: Built, setting: Setting, capture: Capture, mode: contextlib.AbstractContextManager[Any]
+) -> None:
     """Run the backward pass and put gradients into the capture; a callable that ran its own is left at that."""
     leaves = [entry for entry in built.entries if entry.leaf is not None]
     if setting.backward == "auto":
@@ -338,7 +349,8 @@ def _backward(live: Any, built: Built, setting: Setting, capture: Capture) -> No
         if not results:
             return
         starts = [_start(result, setting.start + i) for i, result in enumerate(results)]
-        torch.autograd.backward(results, starts)
+        with mode:
+            torch.autograd.backward(results, starts)
     for entry in leaves:
         gradient = entry.leaf.grad if entry.leaf is not None else None
         name = entry.path.removeprefix("module.") if built.module is not None else entry.path
