@@ -1,10 +1,14 @@
-"""How far a function itself carries a change in the last bits of its inputs (Monte-Carlo arithmetic).
+"""How far a function itself carries a change in the last bits of its inputs and of its intermediates.
 
-The golden is computed again with every floating input multiplied by 1 ± 2^-23, signs drawn at random, and for a module
-every parameter by 1 ± its dtype's unit roundoff. The largest change of an element over four such runs is its spread:
-large under cancellation, on steep slopes, and as large as the jump where a discontinuity is near (a floor, a tie). Runs
-come in pairs of opposite signs, so that a jump on either side of an input is met. An error is legal when it is no
-larger, in units of that spread, than errors of the CPU's own result are (judge/budget.py).
+The golden is computed again (Monte-Carlo arithmetic) with every floating input multiplied by 1 ± 2^-23, signs drawn at
+random, for a module every parameter by 1 ± its dtype's unit roundoff, and what one kernel hands to the next by 1 ± the
+roundoff of the case's own dtype, unless that holds it exactly. The largest change of an element over four such runs is
+its spread: large under cancellation, on steep slopes, and as large as the jump where a discontinuity is near (a floor,
+a tie). Runs come in pairs of opposite signs, so that a jump on either side of an input is met. An error is legal when
+it is no larger, in units of that spread, than errors of the CPU's own result are (judge/budget.py).
+
+A change of the inputs stands for what a kernel rounds inside. Integers and booleans that a kernel makes of exact inputs
+have nothing rounded before them, so for them only intermediates change.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from pytest_ascend.cases.case import Case
 from pytest_ascend.cases.transfer import Entry, flat_storage
@@ -31,7 +36,14 @@ _ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.
 
 
 def conditioning(
-    case: Case, setting: Setting, golden: Capture, fn: Callable[..., Any] | None, paths: Collection[str]
+    case: Case,
+    setting: Setting,
+    golden: Capture,
+    fn: Callable[..., Any] | None,
+    paths: Collection[str],
+    *,
+    inputs: bool = True,
+    stored: torch.dtype | None = None,
 ) -> dict[str, torch.Tensor]:
     """The spread of every element at the given paths, as float64 tensors of the outputs' shapes.
 
@@ -43,7 +55,9 @@ def conditioning(
     before = leaves(golden)
     found: dict[str, torch.Tensor] = {}
     for i in range(RUNS):
-        after = leaves(run(case, CpuTarget(), setting, floating=torch.float64, fn=fn, poison=_shaker(case, i)))
+        shaker = _shaker(case, i) if inputs else None
+        mode = _Rounded(stored, i) if stored is not None else None
+        after = leaves(run(case, CpuTarget(), setting, floating=torch.float64, fn=fn, poison=shaker, mode=mode))
         for path in paths:
             if path in before and path in after and before[path].shape == after[path].shape:
                 change = _distance(after[path], before[path])
@@ -52,8 +66,10 @@ def conditioning(
 
 
 def _shaker(case: Case, number: int) -> Callable[[Entry], None]:
-    """Changes the last bit of every floating input, storage by storage so that views stay consistent."""
-    generator = torch.Generator(device="cpu").manual_seed(number // 2)
+    """Changes the last bit of every floating input, storage by storage so that views stay consistent.
+
+    Equal values change alike, wherever they are: a tie is a property of the inputs and not of their last bits.
+    """
     direction = 1 if number % 2 else -1
     done: set[int] = set()
 
@@ -68,20 +84,37 @@ def _shaker(case: Case, number: int) -> Callable[[Entry], None]:
         if entry.role == "argument" and bool(((storage[1] == 0) | (storage[1].abs() == 1)).all()):
             return  # labels and masks are compared for equality and have no last bit
         with torch.no_grad():
-            signs = torch.randint(0, 2, storage[1].shape, generator=generator).mul_(2).sub_(1)
-            storage[1].mul_(1 + direction * roundoff * signs.to(torch.float64))
+            storage[1].mul_(1 + direction * roundoff * _signs(storage[1], number // 2))
 
     return shake
 
 
+# Odd constants of 64 bits that scatter well (Steele, Lea and Flood's SplitMix64).
+_MIX = (-7046029254386353131, -4658895280553007687, -7723592293110705685)
+
+
+def _signs(values: torch.Tensor, number: int) -> torch.Tensor:
+    """+1 or -1 for every value, drawn from its bits: equal values get equal signs."""
+    if values.is_complex():
+        values = torch.view_as_real(values)
+        return torch.view_as_complex(_signs(values, number)) / (1 + 1j)
+    bits = values.to(torch.float64).contiguous().view(torch.int64) + number * _MIX[2]
+    for factor, shift in zip(_MIX, (30, 27, 31), strict=True):
+        bits = (bits ^ (bits >> shift)) * factor
+    return (bits >> 63).mul_(2).add_(1).to(torch.float64)
+
+
 def _distance(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Element-wise, NaN-safe; integers and booleans that differ are infinitely far apart."""
+    """Element-wise; integers and booleans that differ are infinitely far apart.
+
+    A number that became NaN says that the reference's own way can't take the change, not how far the function moves.
+    """
     if not (left.is_floating_point() or left.is_complex()):
         return torch.where(left == right, 0.0, float("inf")).double()
     wide = torch.complex128 if left.is_complex() or right.is_complex() else torch.float64
     left, right = left.to(wide), right.to(wide)
     equal = (left == right) | (left.isnan() & right.isnan())
-    return torch.where(equal, 0.0, (left - right).abs().nan_to_num(nan=float("inf"), posinf=float("inf"))).double()
+    return torch.where(equal, 0.0, (left - right).abs().nan_to_num(nan=0.0, posinf=float("inf"))).double()
 
 
 @dataclass
@@ -98,6 +131,7 @@ class Yardsticks:
     reference: Reference
     fn: Callable[..., Any] | None = None
     _spreads: dict[str, torch.Tensor] = field(default_factory=dict)
+    _jumps: dict[str, torch.Tensor] = field(default_factory=dict)
     _once: dict[str, torch.Tensor] | None = None
     _composed: bool = True
 
@@ -107,10 +141,38 @@ class Yardsticks:
         Raises:
             RunFailed: the function raised with slightly changed inputs.
         """
-        missing = set(paths) - self._spreads.keys()
-        if missing:
-            self._spreads |= conditioning(self.case, self.setting, self.reference.golden, self.fn, missing)
-        return {path: self._spreads[path] for path in paths if path in self._spreads}
+        return self._measured(self._spreads, paths, inputs=True)
+
+    def jumps(self, paths: Collection[str]) -> dict[str, torch.Tensor]:
+        """The same with the inputs as they are, for results that are exact if those are; for a module it is the same.
+
+        Raises:
+            RunFailed: the function raised with slightly changed intermediates.
+        """
+        if self.case.modules:
+            return self.spreads(paths)
+        return self._measured(self._jumps, paths, inputs=False)
+
+    def _measured(
+        self, known: dict[str, torch.Tensor], paths: Collection[str], *, inputs: bool
+    ) -> dict[str, torch.Tensor]:
+        if set(paths) - known.keys():
+            golden = self.reference.golden
+            every = leaves(golden).keys()  # they all come out of the same runs
+            stored = None if self.case.modules else self._stored()
+            if inputs or stored is not None:
+                known |= conditioning(self.case, self.setting, golden, self.fn, every, inputs=inputs, stored=stored)
+        return {path: known[path] for path in paths if path in known}
+
+    def _stored(self) -> torch.dtype | None:
+        """What intermediates are stored in: the narrowest floating dtype that comes out of the benchmark."""
+        found = [
+            value.dtype.to_real() if value.is_complex() else value.dtype
+            for value in (*leaves(self.reference.own).values(), *self.case.tensors)
+            if value.is_floating_point() or value.is_complex()
+        ]
+        known = [dtype for dtype in found if dtype in _ROUNDOFF]
+        return max(known, key=_ROUNDOFF.__getitem__, default=None)
 
     def once(self, path: str, dtype: torch.dtype) -> torch.Tensor | None:
         """What the CPU computes in float32, rounded once; None where it doesn't."""
@@ -160,6 +222,71 @@ class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not func.is_view and func._schema.name not in _MOVES:
-            self.count += 1
+        self.count += _computes(func)
         return func(*args, **(kwargs or {}))
+
+
+class _Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Multiplies every floating intermediate by 1 ± roundoff, signs at random, where a kernel takes it in.
+
+    An intermediate is what a kernel computed, or moved from such a tensor, and another kernel takes: what a device may
+    store in the case's own dtype in between. What goes in from outside and what comes out at the end is left alone.
+    """
+
+    def __init__(self, dtype: torch.dtype, number: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.dtype = dtype
+        self.roundoff = torch.finfo(dtype).eps / 2
+        self.generator = torch.Generator(device="cpu").manual_seed(1000 + number // 2)
+        self.direction = 1 if number % 2 else -1
+        self.computed: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.is_view:
+            return func(*args, **kwargs)
+        computes = _computes(func)
+        inner = any(self._is_computed(value) for value in tree_leaves((args, kwargs)))
+        if computes and inner:
+            args, kwargs = self._rounded(func, args, kwargs)
+        result = func(*args, **kwargs)
+        for value in tree_leaves(result):
+            if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+                storage = value.untyped_storage()._cdata
+                if computes or inner:
+                    self.computed.add(storage)
+                else:  # memory that was freed and given out again
+                    self.computed.discard(storage)
+        return result
+
+    def _is_computed(self, value: Any) -> bool:
+        return (
+            isinstance(value, torch.Tensor)
+            and (value.is_floating_point() or value.is_complex())
+            and value.layout is torch.strided
+            and value.untyped_storage()._cdata in self.computed
+        )
+
+    def _rounded(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        written = [a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments]
+        names = {a.name: w for a, w in zip(func._schema.arguments, written, strict=True)}
+        args = [a if written[i] else tree_map(self._round, a) for i, a in enumerate(args)]
+        kwargs = {k: v if names.get(k) else tree_map(self._round, v) for k, v in kwargs.items()}
+        return args, kwargs
+
+    def _round(self, value: Any) -> Any:
+        if not self._is_computed(value):
+            return value
+        signs = torch.randint(0, 2, value.shape, generator=self.generator).mul_(2).sub_(1)
+        signs = torch.where(value == _stored(value, self.dtype), 0, signs)  # what the dtype holds isn't rounded
+        return value * (1 + self.direction * self.roundoff * signs.to(torch.float64))
+
+
+def _stored(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if value.is_complex():
+        return torch.complex(_stored(value.real, dtype), _stored(value.imag, dtype))
+    return value.to(dtype).to(value.dtype)
+
+
+def _computes(func: Any) -> bool:
+    return not func.is_view and func._schema.name not in _MOVES

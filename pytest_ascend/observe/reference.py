@@ -75,6 +75,7 @@ class Reference:
         criterion: the rule that judges.
         inputs: the case's tensors, to tell data movement by.
         notes: what a reader should know about how these came to be.
+        yardsticks: what was measured about them since, kept by who measured it (observe/conditioning.py).
     """
 
     golden: Capture
@@ -82,6 +83,7 @@ class Reference:
     criterion: Criterion
     inputs: tuple[torch.Tensor, ...] = ()
     notes: list[str] = field(default_factory=list)
+    yardsticks: Any = None
 
     @classmethod
     def of(cls, case: Case, setting: Setting, criterion: Criterion, fn: Callable[..., Any] | None) -> Reference:

@@ -34,6 +34,9 @@ Step = Callable[[Capture, Judged], tuple[Judged, list[str]]]
 
 #: Kinds that neither chance nor a mode explains.
 FORM = (Kind.structure, Kind.shape, Kind.dtype)
+_AMPLIFIED = "as far off as the last bits of the inputs become on their way through the function itself"
+# What the error budget knows: dtypes that a float64 golden is wider than.
+_BUDGETED = (torch.float16, torch.bfloat16, torch.float32, torch.complex64)
 # What a mode can do to a result at most (HF32 keeps 11 mantissa bits of 24; gelu's tanh form is off by 5e-4), with room
 # for a deep model: beside the result's norm, and beside float32's error, which is all there is where the result is 0.
 _MODE_ERROR = 2.0**-7
@@ -50,7 +53,6 @@ class SecondLook:
         relaid: the arguments that were re-laid in that run.
         only_arguments: as in :meth:`Reference.judge`.
         repeated: whether the case was repeated already.
-        yardsticks: what 16-bit results are measured by, to be shared; made when needed.
     """
 
     case: Case
@@ -61,7 +63,6 @@ class SecondLook:
     relaid: Mapping[int, torch.Tensor] | None = None
     only_arguments: bool = False
     repeated: bool = False
-    yardsticks: Yardsticks | None = None
 
     def explain(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
         """The judgement with its failures explained, and notes."""
@@ -85,58 +86,65 @@ class SecondLook:
         return run(self.case, self.target, self.setting, relaid=self.relaid if relaid is None else relaid, **options)
 
     def judge(self, actual: Capture) -> Judged:
-        """The reference's judgement, and the error budget's where that decides.
+        """The reference's judgement, and in its place the error budget's where that decides.
 
-        The table's tolerance is four roundoffs wide in bfloat16, so a result that is 1 % too large passes it. For what
-        single functions compute in 16 bits, what overdraws the error budget fails all the same.
+        A table's tolerance knows nothing of the case: it is four roundoffs wide in bfloat16, so that a result 1 % too
+        large passes, and too narrow for a long sum.
         """
         judged = self.reference.judge(actual, only_arguments=self.only_arguments)
-        passed = {o.path for o in judged.outputs if o.verdict is Verdict.PASS}
-        passed -= {o.path for o in judged.outputs if o.metrics is None or not o.metrics.max_abs_error > 0}
         try:
-            found = self._findings(actual, passed)
+            found = self._findings(actual, [o.path for o in judged.outputs if _is_numeric(o)])
         except RunFailed:
             return judged
-        right = all(found[path].verdict is not Verdict.FAIL for path in found if path.startswith("output"))
+        outputs = [self._weighed(o, found.get(o.path)) for o in judged.outputs]
+        right = all(o.verdict is not Verdict.FAIL for o in outputs if o.path.startswith("output"))
+        for i, output in enumerate(outputs):
+            if right and output.verdict is Verdict.FAIL and output.path.startswith("grad(") and output.path in found:
+                outputs[i] = dataclasses.replace(output, kind=Kind.gradient)
+        return Judged(tuple(outputs), judged.checkpoints)
 
-        def one(output: OutputResult) -> OutputResult:
-            said = found.get(output.path)
-            if said is None or said.verdict is Verdict.PASS:
-                return output
-            kind, status = said.kind, "warning"
-            if said.verdict is Verdict.FAIL:
-                kind, status = (Kind.gradient if right and output.path.startswith("grad(") else kind), "fail"
-            return dataclasses.replace(output, verdict=said.verdict, kind=kind, reason=said.reason, status=status)
-
-        return Judged(tuple(map(one, judged.outputs)), judged.checkpoints)
+    def _weighed(self, output: OutputResult, said: budget.Finding | None) -> OutputResult:
+        if said is None or (said.verdict is output.verdict is Verdict.PASS):
+            return output
+        verdict, reason = said.verdict, said.reason
+        if verdict is Verdict.PASS and output.verdict is Verdict.FAIL and not _is_rounding(output):
+            verdict = Verdict.AMPLIFIED
+            reason = f"{_AMPLIFIED}; {output.reason}"
+        status = {"passed": "pass", "failed": "fail"}.get(verdict.outcome, "warning")
+        return dataclasses.replace(output, verdict=verdict, kind=said.kind, reason=reason, status=status)
 
     def _findings(self, actual: Capture, paths: Iterable[str]) -> dict[str, budget.Finding]:
-        """What the error budget says where it decides: in 16 bits, of single functions, beside a float64 golden."""
+        """What the error budget says where it decides: of single functions, beside a golden that is wider."""
         if self.reference.criterion.name != "auto" or self.case.modules or self.reference.benchmark is None:
             return {}
         golden, benchmark, here = leaves(self.reference.golden), leaves(self.reference.benchmark), leaves(actual)
-        paths = {
+        paths = [
             path
             for path in paths
-            if path in golden and path in here and path in benchmark and _is_narrow(here[path])
-            if golden[path].dtype is torch.float64 and golden[path].shape == here[path].shape == benchmark[path].shape
-            if not budget.is_explained(golden[path], here[path])
-        }
+            if path in golden and path in here and path in benchmark and here[path].dtype in _BUDGETED
+            if golden[path].dtype in (torch.float64, torch.complex128)
+            if golden[path].shape == here[path].shape == benchmark[path].shape
+        ]
+        found = {path: budget.Finding(Verdict.PASS) for path in paths if budget.is_explained(golden[path], here[path])}
+        rest = [path for path in paths if path not in found]
         measure = self._measure()
-        found = {}
-        for path, spread in measure.spreads(paths).items():
-            once = measure.once(path, here[path].dtype)
+        spreads = measure.spreads(rest) if rest else {}
+        for path in rest:
+            once = measure.once(path, here[path].dtype) if _is_narrow(here[path]) else None
             if once is not None and once.shape != golden[path].shape:
                 once = None
             # A backward pass works with what the forward pass stored, so it never rounds only once.
             composed = measure.composed or not path.startswith("output")
-            found[path] = budget.weigh(golden[path], here[path], spread, benchmark[path], once, composed=composed)
+            found[path] = budget.weigh(
+                golden[path], here[path], spreads.get(path), benchmark[path], once, composed=composed
+            )
         return found
 
     def _measure(self) -> Yardsticks:
-        if self.yardsticks is None:
-            self.yardsticks = Yardsticks(self.case, self.setting, self.reference, self.fn)
-        return self.yardsticks
+        if self.reference.yardsticks is None:
+            self.reference.yardsticks = Yardsticks(self.case, self.setting, self.reference, self.fn)
+        found: Yardsticks = self.reference.yardsticks
+        return found
 
     # -- chance ---------------------------------------------------------------------------------------------------
 
@@ -253,21 +261,17 @@ class SecondLook:
         paths = {o.path for o in judged.failing if o.kind not in (*FORM, Kind.mutation) and not _is_moved(o)}
         golden, benchmark = leaves(self.reference.golden), leaves(self.reference.own)
         here = leaves(actual)
-        spreads = self._measure().spreads(paths)
+        # What the budget weighed is settled.
+        paths -= self._findings(actual, [o.path for o in judged.failing if _is_numeric(o)]).keys()
+        floating = {p for p in paths if p in golden and (golden[p].is_floating_point() or golden[p].is_complex())}
+        spreads = self._measure().spreads(floating) | self._measure().jumps(paths - floating)
         legal = {
             path
             for path in paths
             if path in spreads and budget.is_legal(golden[path], here.get(path), benchmark.get(path), spreads[path])
         }
-        found = self._findings(actual, legal)
-        legal -= {path for path, said in found.items() if said.verdict is not Verdict.PASS}
-        between = {path for path, said in found.items() if said.verdict is Verdict.MARGINAL}
-        if between:
-            reason = next(found[path].reason for path in sorted(between))
-            judged = judged.replaced(lambda o: o.path in between, Verdict.MARGINAL, reason)
         judged = judged.replaced(lambda o: o.path in legal and _is_rounding(o), Verdict.PASS, "", status="pass")
-        reason = "as far off as the last bits of the inputs become on their way through the function itself"
-        return judged.replaced(lambda o: o.path in legal, Verdict.AMPLIFIED, reason), []
+        return judged.replaced(lambda o: o.path in legal, Verdict.AMPLIFIED, _AMPLIFIED), []
 
 
 @contextlib.contextmanager
@@ -333,6 +337,13 @@ def _small(wrong: Iterable[OutputResult], golden: Capture, own: Capture, actual:
         if not error <= max(_MODE_ERROR * size, _MODE_RATIO * float32):
             return False
     return True
+
+
+def _is_numeric(output: OutputResult) -> bool:
+    """Whether nothing but the size of errors was judged."""
+    if output.metrics is None or not output.metrics.max_abs_error > 0 or output.metrics.non_finite_mismatches:
+        return False
+    return output.kind in (None, Kind.local, Kind.spread, Kind.bias, Kind.overflow, Kind.gradient)
 
 
 def _is_narrow(value: torch.Tensor) -> bool:

@@ -206,6 +206,7 @@ _BY_HAND = {
 }
 # Fused kernels that torch would otherwise decompose differently, or not at all, on an unknown device.
 _DIRECT = (
+    "addr",
     "native_layer_norm",
     "native_layer_norm_backward",
     "native_group_norm",
