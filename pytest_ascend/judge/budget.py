@@ -46,6 +46,8 @@ SPREAD, SPREAD_RATIO, SPREAD_CAP = 0.75, 2.0, 64.0
 WIDE_LOCAL, WIDE_SPREAD = 4.0, 1.0
 #: The mean likewise, of at least so many different values, and so many standard deviations of a mean away from zero.
 BIAS, BIAS_RATIO, BIAS_LEAST, BIAS_SIGMA = 0.15, 2.0, 16, 4.0
+#: The mean counts of elements whose unit is at most so many times what storing them rounds away.
+STEADY = 8.0
 #: What is so many times over the strict limits at most is MARGINAL.
 CLEAR = 1.1
 #: Of so many elements at least, one in FEW may be called wrong among others that are right.
@@ -71,12 +73,17 @@ class Statistics:
     bias: float = 0.0
 
     @classmethod
-    def of(cls, errors: torch.Tensor, golden: torch.Tensor) -> Statistics:
-        """Of signed normalised errors (see :func:`normalised`); a mean that may be chance counts as 0."""
+    def of(cls, errors: torch.Tensor, golden: torch.Tensor, steady: torch.Tensor | None = None) -> Statistics:
+        """Of signed normalised errors (see :func:`normalised`); a mean that may be chance counts as 0.
+
+        ``steady`` marks the elements whose mean counts: a jump goes one way only, and says nothing by that.
+        """
         if not errors.numel():
             return cls()
         size = errors.abs()
         local, spread = float(size.max()), float(size.square().mean().sqrt())
+        if steady is not None:
+            errors, golden = errors[steady], golden[steady]
         return cls(local, spread, _bias(errors, golden))
 
     def clearly_better(self, other: Statistics) -> bool:
@@ -162,24 +169,23 @@ def weigh(
     golden = _within_range(golden, actual.dtype)
     dtype = dtype_name(actual.dtype)
     known = [benchmark] if once is None else [benchmark, once]
-    stored = _stored(golden, actual, known)
-    if stored:
-        return Finding(Verdict.FAIL, Kind.bias if "side" in stored else Kind.spread, stored, math.inf)
     width = unit(golden, actual.dtype, spread)
+    steady = width <= STEADY * unit(golden, actual.dtype)
     errors = normalised(golden, actual, width)
-    strict = Limits.of((Statistics.of(normalised(golden, b, width), golden) for b in known), actual.dtype)
-    found = Statistics.of(errors, golden)
+    strict = Limits.of((Statistics.of(normalised(golden, b, width), golden, steady) for b in known), actual.dtype)
+    found = Statistics.of(errors, golden, steady)
     over, which = strict.times(found)
     if over <= 1.0:
-        return Finding(Verdict.PASS, times=over)
+        return _as_stored(golden, actual, known) or Finding(Verdict.PASS, times=over)
     # Where the CPU's own result isn't a rounding of the golden, being near to it is an excuse, element by element.
     own_errors = normalised(golden, benchmark, width)
     from_own = normalised(benchmark, actual, width)
-    own = Statistics.of(own_errors, golden)
+    own = Statistics.of(own_errors, golden, steady)
     excusable = from_own.abs() < errors.abs()
     if own.bias <= strict.bias:  # else all of it leans
         excusable &= own_errors.abs() > 1.0
-    near = Statistics.of(torch.where(excusable, from_own, errors), golden)
+    nearest = torch.where(excusable, from_own, errors)
+    near = Statistics.of(nearest, golden, steady)
     excused, worst = strict.times(near)
     narrow = actual.dtype.itemsize <= 2
     if excused <= 1.0:
@@ -189,13 +195,29 @@ def weigh(
             )
             return Finding(Verdict.REFERENCE_SUSPECT, None, why, over)
         if composed or not narrow:
-            return Finding(Verdict.PASS, times=excused)
+            return _as_stored(golden, actual, known) or Finding(Verdict.PASS, times=excused)
         why = f"{_reason(found, which, strict, dtype)}, as is the CPU's own in {dtype}"
-        return Finding(Verdict.MARGINAL, None, why, over)
+        return _as_stored(golden, actual, known) or Finding(Verdict.MARGINAL, None, why, over)
     better = narrow and found.clearly_better(own) and not _few(errors)
     if excused > CLEAR and not better:
-        return Finding(Verdict.FAIL, Kind(worst), _reason(near, worst, strict, dtype), excused)
-    return Finding(Verdict.MARGINAL, None, _reason(near, worst, strict, dtype), excused)
+        return Finding(
+            Verdict.FAIL, _kind(nearest, golden, strict, worst), _reason(near, worst, strict, dtype), excused
+        )
+    return _as_stored(golden, actual, known) or Finding(
+        Verdict.MARGINAL, None, _reason(near, worst, strict, dtype), excused
+    )
+
+
+def _kind(errors: torch.Tensor, golden: torch.Tensor, limits: Limits, worst: str) -> Kind:
+    """What sort of failure it is: a few elements, all of them, or all of them one way."""
+    size, count = errors.abs(), errors.numel()
+    typical = size.median()
+    capped = errors * (4 * typical / size.clamp_min(1e-300)).clamp_max(1.0)  # a few large ones are no mean
+    rows = [capped] if capped.is_complex() else [capped, capped * torch.sign(golden)]
+    leaning = max(float(row.mean().abs()) for row in rows) > 0.8 * float(capped.abs().mean())
+    if worst == "bias" or (count >= BIAS_LEAST and leaning):
+        return Kind.bias
+    return Kind.local if 0 < int((size > limits.local).sum()) <= max(1, count // 10) else Kind.spread
 
 
 def _few(errors: torch.Tensor) -> bool:
@@ -216,42 +238,47 @@ def _distance(golden: torch.Tensor, other: torch.Tensor) -> float:
 # --- how values were stored -----------------------------------------------------------------------------------------
 
 
-def _stored(golden: torch.Tensor, actual: torch.Tensor, benchmarks: Iterable[torch.Tensor]) -> str:
-    """What is wrong about the last bits of all elements together, in words; nothing where they are as they should be.
+def _as_stored(golden: torch.Tensor, actual: torch.Tensor, benchmarks: list[torch.Tensor]) -> Finding | None:
+    """What is wrong about the last bits of all elements together; None where they are as they should be.
 
     Only elements count whose golden lies well between two numbers of the dtype, and equal ones count once.
     """
     if golden.is_complex() or actual.dtype not in _WORD:
-        return ""
+        return None
     info = torch.finfo(actual.dtype)
     near = golden.to(actual.dtype)
     step = (torch.frexp(golden).exponent.double() - 1).exp2() * info.eps
     between = (near.double() - golden).abs() > step / 64
     between &= golden.isfinite() & actual.isfinite() & (golden.abs() > info.smallest_normal)
     if int(between.sum()) < FEW_LEAST:
-        return ""
-    exact, here = golden[between], actual[between]
+        return None
+    exact, here, step = golden[between], actual[between], step[between]
     others = [b[between] for b in benchmarks]
-    different = int(torch.unique(exact.abs()).numel())
-    return _one_sided(exact, here.double(), [b.double() for b in others], different) or _coarse(
-        near[between], here, others[0], dtype_name(actual.dtype)
-    )
+    reason = _one_sided(exact, here.double(), [b.double() for b in others], step)
+    if reason:
+        return Finding(Verdict.FAIL, Kind.bias, reason, math.inf)
+    reason = _coarse(near[between], here, others[0], dtype_name(actual.dtype))
+    return Finding(Verdict.FAIL, Kind.spread, reason, math.inf) if reason else None
 
 
 _WORD = {torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float32: torch.int32}
 
 
-def _one_sided(exact: torch.Tensor, here: torch.Tensor, others: list[torch.Tensor], different: int) -> str:
+def _one_sided(exact: torch.Tensor, here: torch.Tensor, others: list[torch.Tensor], step: torch.Tensor) -> str:
     sign = torch.sign(exact)
-    for side, along in (("zero", -sign), ("one side", torch.ones_like(sign))):
+    apart = here - exact
+    if float((apart.abs() > 1.02 * step).double().mean()) > OTHER_SIDE:
+        return ""  # more than a store does
+    different = int(torch.unique(exact.abs()).numel())
+    for side, along in (("zero", -sign), ("", torch.ones_like(sign))):
         for way in (along, -along):
-            beyond = float(((here - exact) * way < 0).double().mean())
+            beyond = float((apart * way < 0).double().mean())
             if beyond > OTHER_SIDE or _tail(different, beyond) > CHANCE:
                 continue
             if any(float(((other - exact) * way < 0).double().mean()) < NO_SIDE for other in others):
                 continue
-            where = "to one side" if side == "one side" else f"to the side {'of' if way is along else 'away from'} zero"
-            return f"all errors lie {where}: the values were stored without rounding to the nearest"
+            where = ("towards" if way is along else "away from") + " zero" if side else "one way"
+            return f"all errors go {where}: the values were stored without rounding to the nearest"
     return ""
 
 

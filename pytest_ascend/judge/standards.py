@@ -272,7 +272,7 @@ def _close(metrics: Metrics, dtype: torch.dtype, rtol: float, atol: float) -> Ju
     if not metrics.mismatches:
         return Judgement(Verdict.PASS, metrics)
     what = f"{_share(metrics.mismatches, metrics.count)} outside rtol {rtol:.3g}, atol {atol:.3g}"
-    return Judgement(Verdict.FAIL, metrics, what + _first(metrics.worst) + _factor(metrics), _kind(metrics, dtype))
+    return Judgement(Verdict.FAIL, metrics, what + _first(metrics.worst) + factor(metrics), _kind(metrics, dtype))
 
 
 def _cosine(metrics: Metrics, criterion: Criterion, dtype: torch.dtype) -> Judgement:
@@ -290,7 +290,7 @@ def _cosine(metrics: Metrics, criterion: Criterion, dtype: torch.dtype) -> Judge
         what += [] if largest <= high else [f"max abs error {largest:.3g} is above {high:g}"]
         if what:
             kind = _kind(metrics, dtype) if verdict is Verdict.FAIL else None
-            return Judgement(verdict, metrics, " and ".join(what) + _factor(metrics), kind)
+            return Judgement(verdict, metrics, " and ".join(what) + factor(metrics), kind)
     return Judgement(Verdict.PASS, metrics)
 
 
@@ -319,7 +319,7 @@ def _standard(
         equal = not measure(golden, actual, rounded=True, worst=0).mismatches
         verdict, reason = (Verdict.PASS, "") if equal else (Verdict.NOT_COMPARABLE, finding.reason)
         return Judgement(verdict, metrics, reason)
-    reason = f"standard {name}: {finding.reason}{_first(metrics.worst)}{_factor(metrics)}"
+    reason = f"standard {name}: {finding.reason}{_first(metrics.worst)}{factor(metrics)}"
     return Judgement(Verdict.FAIL, metrics, reason, _kind(metrics, actual.dtype))
 
 
@@ -399,12 +399,12 @@ def _as_good_as(
     local = measure(golden, actual, rtol=bound, atol=bound * floor)
     if local.mismatches:
         what = f"{_share(local.mismatches, local.count)} more than {ratio:.3g} x as wrong as the worst of {cpu}"
-        reason = what + _first(local.worst) + _factor(local)
+        reason = what + _first(local.worst) + factor(local)
         return Judgement(Verdict.FAIL, local, reason, _kind(local, actual.dtype))
     if over:
         name = max(over, key=lambda name: over[name] / ratios[name][2])
         reason = (
-            f"{name} is {over[name]:.3g} x that of {cpu}, and may be {ratios[name][2]:.3g} x{_factor(found.metrics)}"
+            f"{name} is {over[name]:.3g} x that of {cpu}, and may be {ratios[name][2]:.3g} x{factor(found.metrics)}"
         )
         return Judgement(Verdict.FAIL, found.metrics, reason, found.kind)
     if b.relative_euclidean_distance > LOST:
@@ -445,7 +445,8 @@ def _proportional(metrics: Metrics) -> bool:
     return metrics.count > 1 and sine < 0.1 * metrics.relative_euclidean_distance
 
 
-def _factor(metrics: Metrics) -> str:
+def factor(metrics: Metrics) -> str:
+    """Words for an error that is mostly a factor; nothing for any other."""
     if metrics.count < 16 or not _proportional(metrics) or abs(metrics.scale - 1.0) < 1e-3:
         return ""
     return f"; the actual is about {metrics.scale:.4g} x the golden"

@@ -85,6 +85,7 @@ class Capture:
         drew: whether random numbers were drawn from the CPU's generator.
         backward_error: what the backward pass raised, or None.
         origins: every tensor's path, to what was copied and the dtype of the copy.
+        starts: the gradients that the backward pass began with.
     """
 
     output: Any
@@ -97,6 +98,7 @@ class Capture:
     drew: bool = False
     backward_error: Exception | None = None
     origins: Mapping[str, tuple[torch.Tensor, torch.dtype]] = field(default_factory=dict)
+    starts: tuple[torch.Tensor, ...] = ()
 
     def unchanged(self, path: str) -> torch.Tensor | None:
         """The value at a path that this run did not change, in this run's precision; None for an unknown path."""
@@ -349,6 +351,7 @@ def _backward(
         if not results:
             return
         starts = [_start(result, setting.start + i) for i, result in enumerate(results)]
+        capture.starts = tuple(start.to("cpu") for start in starts)
         with mode:
             torch.autograd.backward(results, starts)
     for entry in leaves:

@@ -154,8 +154,11 @@ class Reference:
                 outputs += self._change(path, actual)
         return Judged(tuple(outputs), tuple(self._layers(actual)))
 
-    def _tree(self, golden: Any, actual: Any, benchmark: Any, root: str) -> tuple[OutputResult, ...]:
-        exact = self.criterion.name == "auto" and bool(self.inputs) and moves_data(golden, benchmark, self.inputs)
+    def _tree(
+        self, golden: Any, actual: Any, benchmark: Any, root: str, starts: tuple[torch.Tensor, ...] = ()
+    ) -> tuple[OutputResult, ...]:
+        inputs = (*self.inputs, *starts) if self.inputs else ()
+        exact = self.criterion.name == "auto" and bool(inputs) and moves_data(golden, benchmark, inputs)
         yardstick = None if self.benchmark is None or benchmark is golden else benchmark
         return judge_tree(golden, actual, yardstick, self.criterion, root, exact=exact)
 
@@ -171,7 +174,7 @@ class Reference:
             if all(side is None for side in sides) or (only_arguments and name not in benchmark):
                 continue
             vanishes = _vanishes(sides[0], sides[1], largest)
-            for output in self._tree(*sides, name):
+            for output in self._tree(*sides, name, starts=self.own.starts):
                 yield _passing(output) if vanishes else _as_gradient(output, right)
 
     def _change(self, path: str, actual: Capture) -> list[OutputResult]:

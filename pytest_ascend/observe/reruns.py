@@ -21,6 +21,7 @@ from pytest_ascend.cases.case import Case
 from pytest_ascend.cases.layouts import is_plain_layout, relay_all
 from pytest_ascend.cases.transfer import Entry, same_bits
 from pytest_ascend.judge import budget
+from pytest_ascend.judge.standards import factor
 from pytest_ascend.judge.verdict import Kind, OutputResult, Verdict
 from pytest_ascend.observe.capture import Capture, RunFailed, Setting, run
 from pytest_ascend.observe.conditioning import Yardsticks
@@ -107,9 +108,11 @@ class SecondLook:
         if said is None or (said.verdict is output.verdict is Verdict.PASS):
             return output
         verdict, reason = said.verdict, said.reason
-        if verdict is Verdict.PASS and output.verdict is Verdict.FAIL and not _is_rounding(output):
+        if verdict is Verdict.PASS and output.verdict is not Verdict.PASS and not _is_rounding(output):
             verdict = Verdict.AMPLIFIED
             reason = f"{_AMPLIFIED}; {output.reason}"
+        if verdict is Verdict.FAIL and output.metrics is not None:
+            reason += factor(output.metrics)
         status = {"passed": "pass", "failed": "fail"}.get(verdict.outcome, "warning")
         return dataclasses.replace(output, verdict=verdict, kind=said.kind, reason=reason, status=status)
 

@@ -53,9 +53,6 @@ def nearest(x):
     return torch.round(x).to(torch.int32)
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="the jump beside a tie counts as legal though the inputs are exact"
-)
 def test_a03_rounding_by_adding_a_half(check):
     """triton-lang/triton-ascend#285: exact inputs and no tie among them, so the integers have one right value."""
     x = torch.tensor([0.49999997, 8388609.0, 2.25, -3.75])

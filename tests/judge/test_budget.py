@@ -65,7 +65,9 @@ def test_a_composition_may_be_as_far_off_as_the_cpu_and_one_kernel_may_not():
     g = golden()
     own, other = poor(g, 1), poor(g, 2)
     assert weigh(g, own, None, own, g.bfloat16(), composed=True).verdict is Verdict.PASS
-    assert weigh(g, other, None, own, g.bfloat16(), composed=True).verdict is Verdict.MARGINAL
+    assert weigh(g, other, None, own, g.bfloat16(), composed=True).verdict is Verdict.FAIL
+    handed_on = 0.03 * g.abs()  # what rounding intermediates does was measured
+    assert weigh(g, other, handed_on, own, g.bfloat16(), composed=True).verdict is Verdict.PASS
     same = weigh(g, own, None, own, g.bfloat16(), composed=False)
     assert same.verdict is Verdict.MARGINAL
     assert "as is the CPU's own" in same.reason

@@ -280,9 +280,13 @@ def test_a_last_bit_made_large_by_a_floor_is_amplified(check):
     x = torch.linspace(0, 1, 32).view(32, 1).repeat(1, 32)
     result = check(near_one, x)
     assert result.verdict in (Verdict.AMPLIFIED, Verdict.PASS)
-    flipped = check(lambda x: torch.floor(2 * x * (1 - 2**-23 * here(x))), torch.arange(1.0, 65.0))
+    thirds = torch.arange(1.0, 65.0) * 3
+    flipped = check(lambda x: torch.floor(x * 0.1 / 0.3 * (1 - 2**-23 * here(x))), thirds)
     assert flipped.verdict is Verdict.AMPLIFIED
     assert flipped.passed
+    # What is exact before the floor can't have moved.
+    exact = check(lambda x: torch.floor(2 * x * (1 - 2**-23 * here(x))), torch.arange(1.0, 65.0))
+    assert exact.verdict is Verdict.FAIL
 
 
 def test_a_fault_far_from_any_jump_is_not_excused(check):
@@ -294,8 +298,10 @@ def test_a_fault_far_from_any_jump_is_not_excused(check):
 
 def test_a_tie_between_two_keys_may_fall_either_way(check):
     x = torch.tensor([0.1, 0.7, 0.7 + 6e-8, 0.2])
-    result = check(lambda x: (x * (1 - 2**-22 * torch.arange(4, device=x.device) * here(x))).argmax(), x)
+    lower = 2**-22 * torch.arange(4)
+    result = check(lambda x: (x * 0.3 * (1 - lower.to(x.device) * here(x))).argmax(), x)
     assert result.verdict in (Verdict.AMPLIFIED, Verdict.PASS)
+    assert check(lambda x: (x * (1 - lower.to(x.device) * here(x))).argmax(), x).kind is Kind.exact  # of exact keys
 
 
 def test_cancellation_is_counted(check):
