@@ -23,6 +23,7 @@ from pytest_ascend.observe.capture import Capture, RunFailed, Setting, caller_au
 from pytest_ascend.observe.modules import choose
 from pytest_ascend.observe.reference import Judged, Reference
 from pytest_ascend.observe.reruns import SecondLook
+from pytest_ascend.observe.vacuous import without_power
 from pytest_ascend.options import CheckOptions
 from pytest_ascend.targets import resolve
 from pytest_ascend.targets.base import Target
@@ -116,6 +117,8 @@ class _Check:
         if not seen and not outputs:
             return self._finish(Verdict.VACUOUS, f"nothing was compared: no argument can take {self.options.layouts}")
         result = CheckResult.of(outputs, layers.checkpoints, **self._about())
+        if result.verdict.outcome in ("passed", "noted"):
+            result = CheckResult.of(without_power(reference, outputs), layers.checkpoints, **self._about())
         return self._exercised(result, seen)
 
     def _judged(self, reference: Reference, actual: Capture, relaid: Mapping[int, torch.Tensor], layout: str) -> Judged:

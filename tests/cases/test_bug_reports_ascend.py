@@ -322,7 +322,6 @@ def geglu(x, w):
 WIDE = {"criterion": "close", "rtol": 0.0, "atol": 1e4}
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="no check is asked yet whether it could fail")
 def test_a29_a_tolerance_that_nothing_can_exceed(check):
     """linkedin/Liger-Kernel#1031: bfloat16 with a tolerance of 1e4 where values are of size ten."""
     result = check(geglu, torch.randn(8, 32).bfloat16(), torch.randn(32, 16).bfloat16(), options=WIDE)
