@@ -20,6 +20,7 @@ from pytest_ascend.judge.standards import Criterion
 from pytest_ascend.judge.verdict import CheckResult, Kind, OutputResult, Verdict
 from pytest_ascend.observe import errors
 from pytest_ascend.observe.capture import Capture, RunFailed, Setting, caller_autocast, keep_rng, on_cpu, run
+from pytest_ascend.observe.isolation import Isolation
 from pytest_ascend.observe.modules import choose
 from pytest_ascend.observe.reference import Judged, Reference
 from pytest_ascend.observe.reruns import SecondLook
@@ -76,13 +77,15 @@ class _Check:
         seed = options.seed if options.seed is not None else _seed_of(case.api)
         autocast, layers = caller_autocast(target), _layers(case, options)
         self.setting = Setting(seed, options.backward, autocast, layers, default_device, start=seed)
+        self.isolation = Isolation(case, self.setting, options.isolate)
         self.notes: list[str] = []
 
     def result(self) -> CheckResult:
         """Run everything and judge."""
         __tracebackhide__ = True
         try:
-            reference = Reference.of(self.case, self.setting, self.criterion, self.options.reference)
+            fn, feed = self.options.reference, self.isolation.recorder
+            reference = Reference.of(self.case, self.setting, self.criterion, fn, feed)
         except RunFailed as failed:
             raise self._raised_on_cpu(failed) from failed.error.__cause__
         self._check_backward(reference)
@@ -137,9 +140,12 @@ class _Check:
         if self.options.repeats > 1:
             judged, notes = look.repeat(actual, judged, self.options.repeats)
             self.notes += notes
-        if judged.failed:
+        if judged.failed or look.doubtful(judged):
             judged, notes = look.explain(actual, judged)
             self.notes += [note if layout == "as_given" else f"{layout}: {note}" for note in notes]
+        if layout == "as_given":
+            judged, notes = self.isolation.judge(look, actual, judged)
+            self.notes += notes
         return judged
 
     # -- layouts --------------------------------------------------------------------------------------------------
