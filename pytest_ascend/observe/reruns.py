@@ -9,9 +9,8 @@ failure: thresholds that somebody gave are kept.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +21,7 @@ from pytest_ascend.cases.layouts import is_plain_layout, relay_all
 from pytest_ascend.cases.transfer import Entry, same_bits
 from pytest_ascend.judge import budget
 from pytest_ascend.judge.verdict import Kind, OutputResult, Verdict
+from pytest_ascend.observe import chance
 from pytest_ascend.observe.capture import Capture, RunFailed, Setting, run
 from pytest_ascend.observe.conditioning import Yardsticks
 from pytest_ascend.observe.reference import Judged, Reference, leaves
@@ -50,6 +50,7 @@ class SecondLook:
         relaid: the arguments that were re-laid in that run.
         only_arguments: as in :meth:`Reference.judge`.
         repeated: whether the case was repeated already.
+        settled: failures that nothing which is tried later excuses, by path.
         yardsticks: what 16-bit results are measured by, to be shared; made when needed.
     """
 
@@ -62,6 +63,7 @@ class SecondLook:
     only_arguments: bool = False
     repeated: bool = False
     yardsticks: Yardsticks | None = None
+    settled: dict[str, OutputResult] = dataclasses.field(default_factory=dict)
 
     def explain(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
         """The judgement with its failures explained, and notes."""
@@ -74,7 +76,16 @@ class SecondLook:
             except (RunFailed, ValueError) as error:  # the failure itself stands
                 judged, said = judged, [f"a rerun to explain the failure raised: {error}"]
             notes += said
-        return judged, notes
+        return self._as_settled(judged), notes
+
+    def _as_settled(self, judged: Judged) -> Judged:
+        """What was settled stays a failure; a later step may only say more of it."""
+
+        def one(output: OutputResult) -> OutputResult:
+            settled = self.settled.get(output.path)
+            return output if settled is None or output.verdict.outcome == "failed" else settled
+
+        return Judged(tuple(map(one, judged.outputs)), judged.checkpoints)
 
     def _steps(self) -> tuple[Step, ...]:
         """What is tried, in this order; a step of another module is given this look first."""
@@ -144,14 +155,25 @@ class SecondLook:
         """Outputs that change with the seed on the CPU too can't be compared between two devices."""
         own = self.reference.own
         floating = torch.float64 if own is self.reference.golden and self.reference.benchmark is None else None
-        setting = dataclasses.replace(self.setting, seed=self.setting.seed ^ 1)
-        with _other_seeds():
-            other = run(self.case, CpuTarget(), setting, fn=self.fn, floating=floating)
+        other = chance.seeded(self, CpuTarget(), 1, floating=floating, fn=self.fn)
         random = _differing(own, other)
+        suspects = {o.path for o in judged.failing if o.path in random and o.kind not in FORM}
+        wrong = chance.examine(self, actual, [own, other], suspects, floating)
+        judged = self.settle(judged, wrong)
         reason = (
-            "random: the CPU's own result changes with the seed (model.eval(), or dropout p=0, makes it comparable)"
+            "random: the CPU's own result changes with the seed, and as a whole the numbers are like the CPU's "
+            "(model.eval(), or dropout p=0, makes it comparable)"
         )
-        return judged.replaced(lambda o: o.path in random and o.kind not in FORM, Verdict.NOT_COMPARABLE, reason), []
+        suspects -= wrong.keys()
+        return judged.replaced(lambda o: o.path in suspects, Verdict.NOT_COMPARABLE, reason), []
+
+    def settle(self, judged: Judged, found: Mapping[str, tuple[Kind | None, str]]) -> Judged:
+        """Give failures a kind and reason, by path, that nothing tried later excuses."""
+        for output in judged.failing:
+            if output.path in found:
+                kind, reason = found[output.path]
+                self.settled[output.path] = dataclasses.replace(output, kind=kind, reason=reason)
+        return judged.mapped(lambda o: self.settled[o.path] if o.path in found else o)
 
     def _repeated(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
         return (judged, []) if self.repeated else self.repeat(actual, judged, 2)
@@ -268,21 +290,6 @@ class SecondLook:
         judged = judged.replaced(lambda o: o.path in legal and _is_rounding(o), Verdict.PASS, "", status="pass")
         reason = "as far off as the last bits of the inputs become on their way through the function itself"
         return judged.replaced(lambda o: o.path in legal, Verdict.AMPLIFIED, reason), []
-
-
-@contextlib.contextmanager
-def _other_seeds() -> Iterator[None]:
-    """Make ``torch.manual_seed`` set another seed, for callables that seed themselves."""
-    original = torch.manual_seed
-
-    def manual_seed(seed: Any) -> torch.Generator:
-        return original(int(seed) ^ 1)
-
-    torch.manual_seed = torch.random.manual_seed = manual_seed
-    try:
-        yield
-    finally:
-        torch.manual_seed = torch.random.manual_seed = original
 
 
 def spread(captures: list[Capture], path: str) -> float:
