@@ -5,10 +5,11 @@ order, pivots may fall either way on a tie, and the solution of an ill-condition
 right libraries differ there as much as a wrong one does. What must hold is an equation: ``U S V^H = A``, ``A v = w v``,
 ``Q^H Q = I``. Its *residual* is computed in float64 from the golden's inputs and the values at hand, element by
 element, in units of the roundoff of the values' dtype beside the norms of what is multiplied; backward stable
-algorithms leave about one (Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., SIAM 2002, chapters 7, 9, 14, 19; LAPACK
-Users' Guide, 3rd ed., chapter 4). A result is right when no residual is more than :data:`RATIO` times the CPU's own for
-the same matrix, or more than :data:`FEW` units, whichever is more. An equation can't be satisfied by a wrong factor: a
-column of U with the other sign needs the same of V, columns that are scaled or rotated break an equation.
+algorithms leave about one (Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., SIAM 2002, chapters 7,
+9, 14, 19; LAPACK Users' Guide, 3rd ed., chapter 4). A result is right when no residual is more than :data:`RATIO`
+times the CPU's own for the same matrix, or more than :data:`FEW` units, whichever is more. An equation can't be
+satisfied by a wrong factor: a column of U with the other sign needs the same of V, columns that are scaled or rotated
+break an equation.
 """
 
 from __future__ import annotations

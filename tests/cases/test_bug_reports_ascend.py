@@ -236,6 +236,7 @@ def test_a13_gating_of_more_than_1024_rows(check, rows):
     if rows > 1024:
         assert result.kind is Kind.non_finite
         assert "[1024, 0]" in result.reason
+        assert "right up to 1024 rows (dim 0 of args[0]), wrong from 1025" in result.reason
 
 
 def test_a14_lora_with_the_wrong_adapter(check):
