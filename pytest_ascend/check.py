@@ -20,9 +20,11 @@ from pytest_ascend.judge.standards import Criterion
 from pytest_ascend.judge.verdict import CheckResult, Kind, OutputResult, Verdict
 from pytest_ascend.observe import errors
 from pytest_ascend.observe.capture import Capture, RunFailed, Setting, caller_autocast, keep_rng, on_cpu, run
+from pytest_ascend.observe.isolation import Isolation
 from pytest_ascend.observe.modules import choose
 from pytest_ascend.observe.reference import Judged, Reference
 from pytest_ascend.observe.reruns import SecondLook
+from pytest_ascend.observe.vacuous import without_power
 from pytest_ascend.options import CheckOptions
 from pytest_ascend.targets import resolve
 from pytest_ascend.targets.base import Target
@@ -75,13 +77,15 @@ class _Check:
         seed = options.seed if options.seed is not None else _seed_of(case.api)
         autocast, layers = caller_autocast(target), _layers(case, options)
         self.setting = Setting(seed, options.backward, autocast, layers, default_device, start=seed)
+        self.isolation = Isolation(case, self.setting, options.isolate)
         self.notes: list[str] = []
 
     def result(self) -> CheckResult:
         """Run everything and judge."""
         __tracebackhide__ = True
         try:
-            reference = Reference.of(self.case, self.setting, self.criterion, self.options.reference)
+            fn, feed = self.options.reference, self.isolation.recorder
+            reference = Reference.of(self.case, self.setting, self.criterion, fn, feed)
         except RunFailed as failed:
             raise self._raised_on_cpu(failed) from failed.error.__cause__
         self._check_backward(reference)
@@ -116,6 +120,8 @@ class _Check:
         if not seen and not outputs:
             return self._finish(Verdict.VACUOUS, f"nothing was compared: no argument can take {self.options.layouts}")
         result = CheckResult.of(outputs, layers.checkpoints, **self._about())
+        if result.verdict.outcome in ("passed", "noted"):
+            result = CheckResult.of(without_power(reference, outputs), layers.checkpoints, **self._about())
         return self._exercised(result, seen)
 
     def _judged(self, reference: Reference, actual: Capture, relaid: Mapping[int, torch.Tensor], layout: str) -> Judged:
@@ -134,9 +140,12 @@ class _Check:
         if self.options.repeats > 1:
             judged, notes = look.repeat(actual, judged, self.options.repeats)
             self.notes += notes
-        if judged.failed:
+        if judged.failed or look.doubtful(judged):
             judged, notes = look.explain(actual, judged)
             self.notes += [note if layout == "as_given" else f"{layout}: {note}" for note in notes]
+        if layout == "as_given":
+            judged, notes = self.isolation.judge(look, actual, judged)
+            self.notes += notes
         return judged
 
     # -- layouts --------------------------------------------------------------------------------------------------

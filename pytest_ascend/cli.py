@@ -34,6 +34,12 @@ def doctor() -> Iterator[Finding]:
         yield Finding("torch", "not installed", False, "pip install 'pytest-ascend[torch]'")
     else:
         yield Finding("torch", torch)
+    numba = _version("numba")
+    if numba is None:
+        todo = "measures tensors of millions of elements faster: pip install 'pytest-ascend[fused]'"
+        yield Finding("numba", "not installed", False, todo)
+    else:
+        yield Finding("numba", f"{numba}, measures tensors of millions of elements")
     torch_npu, cann = _version("torch_npu"), os.environ.get("ASCEND_HOME_PATH")
     yield (
         Finding("torch_npu", torch_npu)

@@ -58,6 +58,9 @@ class CheckOptions:
         seed: seed set before every run, 0 <= seed < 2**63; ``None`` derives one from the case.
         checkpoints: which layers' outputs are compared: ``None`` = a sample over the depth, ``True`` = every named
             layer, ``()`` or ``False`` = none, else a name or a list of names and globs (``"encoder.layer.*"``).
+        isolate: run the compared layers with equal inputs as well, which shows what the rounding of the layers before
+            hides, for two more forward runs: ``True``, ``False``, or ``"auto"`` = for models in 16 bits, and for others
+            after a failure. Only under the criterion ``auto``.
 
     Raises:
         TypeError: an unknown name, or a value of the wrong type.
@@ -76,6 +79,7 @@ class CheckOptions:
     repeats: int = 1
     seed: int | None = None
     checkpoints: bool | tuple[str, ...] | None = None
+    isolate: bool | Literal["auto"] = "auto"
 
     def __new__(cls, *args: Any, **kwargs: Any) -> CheckOptions:
         """Refuse unknown names with the known ones listed; a dataclass alone would name only the wrong one."""
@@ -97,6 +101,8 @@ class CheckOptions:
             self._threshold(name, 0.0, math.inf)
         if self.backward not in (True, False, "auto") or not isinstance(self.backward, (bool, str)):
             raise ValueError(f"backward={self.backward!r} is not known: it is True, False or 'auto'")
+        if self.isolate not in (True, False, "auto") or not isinstance(self.isolate, (bool, str)):
+            raise ValueError(f"isolate={self.isolate!r} is not known: it is True, False or 'auto'")
         object.__setattr__(self, "layouts", _names("layouts", self.layouts))
         if not self.layouts:
             raise ValueError(f"layouts is empty, so nothing would run: give at least one of {', '.join(LAYOUTS)}")

@@ -4,15 +4,19 @@ A pair of tensors is cut into chunks that stay in the second-level cache. Each c
 allocated once, a few numpy calls reduce it to one row of partial sums and maxima, and the rows are added at the end in
 the order of the chunks: the result depends neither on the number of threads nor on who took which chunk. Memory needed
 beside the tensors is about 1 MB per thread, whatever their size, layout or dtype.
+
+Large tensors of common dtypes are reduced by one compiled loop per chunk instead, where numba is installed (``fused``):
+ten times as fast, the same figures to 12 digits and the same counts.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pytest_ascend.judge.chunks import Plan
 from pytest_ascend.judge.verdict import Element, Metrics
 
 #: Elements per chunk: three float64 buffers of it fit in a second-level cache of 1 MB, torch starts no threads of
@@ -30,8 +35,13 @@ _DOT = 9_984
 _ONES = np.ones((_DOT, 1))
 #: Beyond four threads the interpreter's lock costs more than another core brings
 MOST_THREADS = 4
+#: Elements from which the compiled loop is worth the half second that numba takes to load, once per process.
+LARGE = 1 << 22
+#: Chunks it takes at a time: enough to forget the interpreter, few enough to keep all threads busy to the end
+_AT_ONCE = 32
 
 _Floats = NDArray[np.float64]
+_Loop = Callable[[torch.Tensor, torch.Tensor, int, tuple[float, float, float], _Floats], int]
 _DOUBLE = (torch.float64, torch.complex128)
 _INT_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Columns of a chunk's row of partial results.
@@ -49,6 +59,7 @@ def measure(
     floor: float = 0.0,
     rounded: bool = False,
     chunk: int = CHUNK,
+    fused: bool | None = None,
 ) -> Metrics:
     """All metrics of ``actual`` against ``golden``, two dense CPU tensors of one shape.
 
@@ -63,7 +74,8 @@ def measure(
     ``max_ulp`` out); with 0, elements whose golden value is zero have no relative error. ``rounded`` first rounds the
     golden to the actual's dtype. ``max_ulp`` counts representable values of the actual's dtype between the two sides;
     +0 and -0 are the same value; None for integers and complex numbers. ``worst`` elements are listed, those furthest
-    outside tolerance first, then those with the largest error.
+    outside tolerance first, then those with the largest error. ``fused`` says whether to use the compiled loop where
+    there is one: None leaves it to the size.
 
     Two tensors without elements agree: cosine 1, errors 0, ratio 1. Two zero vectors have cosine 1, a zero and a
     non-zero vector 0. The cosine is NaN when no element is finite on both sides and some disagree.
@@ -74,10 +86,12 @@ def measure(
         raise ValueError(
             f"only equal shapes can be measured: golden {tuple(golden.shape)}, actual {tuple(actual.shape)}"
         )
-    plan = _Plan(golden.detach(), actual.detach(), max(1, chunk))
+    plan = Plan(golden.detach(), actual.detach(), max(1, chunk))
     options = (float(rtol), float(atol), float(floor), rounded)
     rows = np.zeros((plan.chunks, len(_COLUMNS)))
-    workers = _run(plan, options, rows)
+    large = plan.count >= LARGE if fused is None else fused
+    loop = _loop(golden.dtype, actual.dtype) if large and (not rounded or golden.dtype == actual.dtype) else None
+    workers = _run(plan, options, rows, loop)
     columns = {name: rows[:, i] for i, name in enumerate(_COLUMNS)}
     total = {name: _sum(columns[name]) for name in _SUMMED}
     largest = {name: float(columns[name].max()) if plan.chunks else 0.0 for name in ("max_abs", "max_rel")}
@@ -89,7 +103,7 @@ def measure(
 
 
 def _metrics(
-    plan: _Plan, total: dict[str, float], largest: dict[str, float], ulp: int | None, found: tuple[Element, ...]
+    plan: Plan, total: dict[str, float], largest: dict[str, float], ulp: int | None, found: tuple[Element, ...]
 ) -> Metrics:
     n, non_finite = total["n"], int(total["non_finite"])
     bad = int(total["bad"]) + non_finite
@@ -136,87 +150,37 @@ def _sum(column: _Floats) -> float:
     return math.fsum(column) if math.isfinite(total) else total
 
 
-class _Plan:
-    """How a pair is cut: dimensions reordered so that the golden is read along memory, then ranges of at most a chunk.
+@functools.cache
+def _loop(golden: torch.dtype, actual: torch.dtype) -> _Loop | None:
+    """The compiled loop for a pair of dtypes, made ready; None without numba, or for a pair that it doesn't know."""
+    try:
+        from pytest_ascend.judge import fused
 
-    ``view(i)`` gives both sides of chunk ``i`` (not necessarily contiguous), ``index(i, k)`` the position of its k-th
-    element in the original shape.
-    """
-
-    def __init__(self, golden: torch.Tensor, actual: torch.Tensor, chunk: int) -> None:
-        self.golden_dtype, self.actual_dtype = golden.dtype, actual.dtype
-        self.count = golden.numel()
-        self.parts = 2 if golden.is_complex() or actual.is_complex() else 1
-        strides = golden.stride(), actual.stride()
-        if golden.is_contiguous() and actual.is_contiguous():
-            self.order = tuple(range(golden.dim()))
-        else:
-            # Expanded dimensions (stride 0) go outermost: they are read again and again anyway.
-            self.order = tuple(
-                sorted(
-                    range(golden.dim()), key=lambda d: tuple(s[d] if s[d] else 1 << 62 for s in strides), reverse=True
-                )
-            )
-            golden, actual = golden.permute(self.order), actual.permute(self.order)
-        self.shape = tuple(golden.shape)
-        lazy = any(t.is_conj() or t.is_neg() for t in (golden, actual))
-        self.flat = golden.is_contiguous() and actual.is_contiguous() and not lazy
-        if self.flat:
-            golden, actual = golden.reshape(-1), actual.reshape(-1)
-        elif golden.dim() == 0:
-            golden, actual = golden.reshape(1), actual.reshape(1)
-        self.sides = golden, actual
-        self._cut(tuple(golden.shape), max(1, chunk // self.parts))
-
-    def _cut(self, shape: tuple[int, ...], chunk: int) -> None:
-        inner, axis = 1, len(shape) - 1
-        while axis > 0 and inner * shape[axis] <= chunk:
-            inner *= shape[axis]
-            axis -= 1
-        self.axis, self.inner, self.extent, self.outer = axis, inner, shape[axis], shape[:axis]
-        self.step = max(1, min(self.extent, chunk // inner))
-        self.per_row = -(-self.extent // self.step)
-        self.chunks = self.per_row * math.prod(self.outer) if self.count else 0
-        self.length = self.step * inner
-
-    def view(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:
-        row, column = divmod(i, self.per_row)
-        start = column * self.step
-        golden, actual = self.sides
-        if self.axis:
-            at = _unravel(row, self.outer)
-            golden, actual = golden[at], actual[at]
-        return golden[start : start + self.step], actual[start : start + self.step]
-
-    def index(self, i: int, k: int) -> tuple[int, ...]:
-        row, column = divmod(i, self.per_row)
-        at = _unravel((row * self.extent + column * self.step) * self.inner + k, self.shape)
-        place = dict(zip(self.order, at, strict=True))
-        return tuple(place[d] for d in range(len(at)))
+        if not fused.suits(golden, actual):
+            return None
+        one = torch.ones(1, dtype=golden), torch.ones(1, dtype=actual)
+        fused.reduce(*one, 1, (0.0, 0.0, 0.0), np.zeros((1, len(_COLUMNS))))
+    except Exception:  # not installed, or one that fits neither this numpy nor this processor: it is only a faster way
+        return None
+    return fused.reduce
 
 
-def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    at = []
-    for extent in reversed(shape):
-        flat, r = divmod(flat, extent)
-        at.append(r)
-    return tuple(reversed(at))
-
-
-def _run(plan: _Plan, options: tuple[float, float, float, bool], rows: _Floats) -> list[_Worker]:
+def _run(
+    plan: Plan, options: tuple[float, float, float, bool], rows: _Floats, loop: _Loop | None = None
+) -> list[_Worker]:
     """Fill ``rows``, one per chunk; returns the workers that did it."""
     # With fewer chunks than that a thread costs more to start than it saves.
     threads = max(1, min(_cores(), torch.get_num_threads(), MOST_THREADS, plan.chunks // 8))
-    workers = [_Worker(plan, *options) for _ in range(threads)]
+    workers = [_Worker(plan, *options) if loop is None else _Fused(loop, plan, *options) for _ in range(threads)]
     if threads == 1:
-        workers[0].run(range(plan.chunks), rows)
+        workers[0].run(itertools.count(), rows)
         return workers
     ticket = itertools.count()
     failures: list[BaseException] = []
 
     def work(worker: _Worker) -> None:
         try:
-            worker.run(iter(ticket.__next__, None), rows)
+            worker.run(ticket, rows)
         except BaseException as error:
             failures.append(error)
 
@@ -241,7 +205,7 @@ def _cores() -> int:
 class _Worker:
     """One thread's buffers, and the reduction of one chunk to one row."""
 
-    def __init__(self, plan: _Plan, rtol: float, atol: float, floor: float, rounded: bool) -> None:
+    def __init__(self, plan: Plan, rtol: float, atol: float, floor: float, rounded: bool) -> None:
         self.plan, self.rtol, self.atol, self.floor, self.rounded = plan, rtol, atol, floor, rounded
         n = min(plan.length, max(plan.count, 1))
         self.wide = torch.complex128 if plan.parts == 2 else torch.float64
@@ -259,23 +223,29 @@ class _Worker:
             self.native[name] = torch.empty(self.size, dtype=dtype)
         return self.native[name][:n]
 
-    def run(self, numbers: Any, rows: _Floats) -> None:
+    def run(self, numbers: Iterator[int], rows: _Floats) -> None:
+        """Fill the rows whose numbers come in, up to the last."""
         with np.errstate(all="ignore"):
             for i in numbers:
                 if i >= self.plan.chunks:
                     return
                 rows[i] = self.reduce(i)
 
+    def contiguous(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Both sides of chunk ``i`` in their own dtype, one-dimensional and contiguous."""
+        golden, actual = self.plan.view(i)
+        if self.plan.flat:
+            return golden, actual
+        a = self.scratch("golden", golden.dtype, golden.numel())
+        a.view(golden.shape).copy_(golden)
+        b = self.scratch("actual", actual.dtype, actual.numel())
+        b.view(actual.shape).copy_(actual)
+        return a, b
+
     def load(self, i: int) -> tuple[torch.Tensor, torch.Tensor, _Floats, _Floats]:
         """Chunk ``i``: both sides contiguous in their own dtype, and as float64 (complex: real and imaginary parts)."""
-        golden, actual = self.plan.view(i)
+        golden, actual = self.contiguous(i)
         n = golden.numel()
-        if not self.plan.flat:
-            a = self.scratch("golden", golden.dtype, n)
-            a.view(golden.shape).copy_(golden)
-            b = self.scratch("actual", actual.dtype, n)
-            b.view(actual.shape).copy_(actual)
-            golden, actual = a, b
         x, y = self.x[:n], self.y[:n]
         x.copy_(self.as_actual(golden) if self.rounded else golden)
         y.copy_(actual)
@@ -408,6 +378,33 @@ class _Worker:
         return golden, actual, error, excess
 
 
+class _Fused(_Worker):
+    """The same with the compiled loop, and without it for the chunks that it leaves alone."""
+
+    def __init__(self, loop: _Loop, *rest: Any) -> None:
+        super().__init__(*rest)
+        self.loop = loop
+
+    def run(self, numbers: Iterator[int], rows: _Floats) -> None:
+        """Fill rows, a few at a time."""
+        plan, many = self.plan, _AT_ONCE if self.plan.flat else 1
+        limits = self.rtol, self.atol, self.floor
+        for start in (number * many for number in numbers):
+            if start >= plan.chunks:
+                return
+            part = rows[start : start + many]
+            if plan.flat:
+                golden, actual = (side[start * plan.length :][: many * plan.length] for side in plan.sides)
+            else:
+                golden, actual = self.contiguous(start)
+            ulp = self.loop(golden, actual, plan.length, limits, part)
+            if self.max_ulp is not None:
+                self.max_ulp = max(self.max_ulp, ulp)
+            with np.errstate(all="ignore"):
+                for i in np.flatnonzero(part[:, 0] < 0):
+                    part[i] = self.reduce(start + int(i))
+
+
 @dataclass(frozen=True)
 class _Hidden:
     """What a chunk with NaN or infinities leaves: elements compared, elements that disagree, and where."""
@@ -461,7 +458,7 @@ def _halves(t: torch.Tensor) -> tuple[_Floats, _Floats]:
     return (high if signed else high & 0xFFFFFFFF).double().numpy(), low.double().numpy()
 
 
-def _needs_scaling(plan: _Plan, total: dict[str, float], max_abs: float) -> bool:
+def _needs_scaling(plan: Plan, total: dict[str, float], max_abs: float) -> bool:
     """Whether squares of float64 values over- or underflowed, so that sums or the cosine would be wrong."""
     if plan.golden_dtype not in _DOUBLE and plan.actual_dtype not in _DOUBLE:
         return False
@@ -470,7 +467,7 @@ def _needs_scaling(plan: _Plan, total: dict[str, float], max_abs: float) -> bool
     return any(p >= 1e150 or math.isnan(p) or (p <= 1e-150 and (p > 0.0 or max_abs > 0.0)) for p in products)
 
 
-def _scaled(plan: _Plan, options: tuple[float, float, float, bool], max_abs: float) -> dict[str, float]:
+def _scaled(plan: Plan, options: tuple[float, float, float, bool], max_abs: float) -> dict[str, float]:
     """The sums again, each side divided by a power of two near its largest value; slow, and needed very rarely."""
     worker = _Worker(plan, *options)
     top = [0.0, 0.0]
@@ -492,7 +489,7 @@ def _scaled(plan: _Plan, options: tuple[float, float, float, bool], max_abs: flo
     return {**dict(zip(("xx", "yy", "xy", "dd", "sd", "sa"), sums, strict=True)), **exponents}
 
 
-def _worst(plan: _Plan, worker: _Worker, columns: dict[str, _Floats], k: int) -> tuple[Element, ...]:
+def _worst(plan: Plan, worker: _Worker, columns: dict[str, _Floats], k: int) -> tuple[Element, ...]:
     """The ``k`` worst elements, found by a second look at the few chunks that can hold them."""
     suspects = {
         int(i)
@@ -526,7 +523,7 @@ def non_finite_mismatches(golden: torch.Tensor, actual: torch.Tensor) -> torch.T
     Takes one byte per element; :func:`measure` only counts and takes none.
     """
     golden, actual = golden.detach().contiguous(), actual.detach().contiguous()
-    plan = _Plan(golden, actual, CHUNK)
+    plan = Plan(golden, actual, CHUNK)
     worker = _Worker(plan, 0.0, 0.0, 0.0, False)
     found = np.zeros(plan.count, dtype=np.bool_)
     for i, (_, _, _, _, apart) in enumerate(worker.masked()):

@@ -22,7 +22,7 @@ import torch
 from pytest_ascend.cases.case import Built, Case
 from pytest_ascend.cases.transfer import Entry, flat_storage, same_bits
 from pytest_ascend.cases.tree import reach, snapshot
-from pytest_ascend.observe.modules import Taps
+from pytest_ascend.observe.modules import Feed, Taps
 from pytest_ascend.observe.widen import Widened
 from pytest_ascend.targets.base import Target
 
@@ -124,6 +124,7 @@ def run(
     fn: Callable[..., Any] | None = None,
     poison: Callable[[Entry], None] | None = None,
     mode: contextlib.AbstractContextManager[Any] | None = None,
+    feed: Feed | None = None,
 ) -> Capture:
     """Run a case once.
 
@@ -136,6 +137,7 @@ def run(
         fn: a reference to be called instead, with the same arguments.
         poison: called with every copied tensor before the run.
         mode: a context around the forward and around the backward pass, entered twice.
+        feed: sees, and may replace, what the layers to capture are called with.
 
     Raises:
         RunFailed: the callable or the device raised; an error of the backward pass is kept in the capture.
@@ -157,7 +159,7 @@ def run(
         _seed(target, setting.seed)
         generator = torch.get_rng_state()
         kernels, copied = target.kernel_count(), target.downloads()
-        with Taps(built.module or _only_module(built), setting.checkpoints) as taps:
+        with Taps(built.module or _only_module(built), setting.checkpoints, feed) as taps:
             live = _guarded("forward", target, lambda: _call(built, target, setting, floating, mode))
         exercised = _exercised(target, live, built, kernels, copied if not taps.captured else None)
         capture = Capture(

@@ -13,14 +13,14 @@ import functools
 import re
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from pytest_ascend.cases.tree import snapshot
 
-__all__ = ["SAMPLE", "Taps", "choose"]
+__all__ = ["SAMPLE", "Feed", "Taps", "choose"]
 
 SAMPLE = 12
 """How many layers are compared when the caller names none."""
@@ -129,6 +129,15 @@ def _opened(name: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
     return found
 
 
+class Feed(Protocol):
+    """Sees, and may replace, what layers are called with (``isolation``)."""
+
+    def before(
+        self, call: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], Callable[[], None] | None]:
+        """The arguments for this call of a layer, and what to do right after it."""
+
+
 class Taps:
     """Takes the outputs of named layers while a context lasts.
 
@@ -138,9 +147,11 @@ class Taps:
     Args:
         module: the model's copy; its layers are changed for as long as the context lasts.
         names: names of layers, as :func:`choose` gives them.
+        feed: sees what they are called with, under the names of ``captured``.
     """
 
-    def __init__(self, module: nn.Module | None, names: Sequence[str]) -> None:
+    def __init__(self, module: nn.Module | None, names: Sequence[str], feed: Feed | None = None) -> None:
+        self._feed = feed
         self.captured: dict[str, Any] = {}
         self.dropped = 0
         self._calls: dict[str, int] = {}
@@ -164,8 +175,14 @@ class Taps:
 
         @functools.wraps(forward)  # libraries look at the signature
         def tapped(*args: Any, **kwargs: Any) -> Any:
+            call, after = self._call(name), None
+            if self._feed is not None and call is not None:
+                args, kwargs, after = self._feed.before(call, args, kwargs)
             output = forward(*args, **kwargs)
-            self._take(name, output)
+            if after is not None:
+                after()
+            if call is not None:
+                self.captured[call] = snapshot(output)
             return output
 
         def undo() -> None:
@@ -177,9 +194,10 @@ class Taps:
         layer.forward = tapped
         self._undo.append(undo)
 
-    def _take(self, name: str, output: Any) -> None:
+    def _call(self, name: str) -> str | None:
+        """What this call of a layer goes by; None when enough of them were kept."""
         calls = self._calls[name] = self._calls.get(name, 0) + 1
         if calls > CALLS:
             self.dropped += 1
-            return
-        self.captured[name if calls == 1 else f"{name}#{calls}"] = snapshot(output)
+            return None
+        return name if calls == 1 else f"{name}#{calls}"

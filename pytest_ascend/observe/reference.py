@@ -15,6 +15,7 @@ from pytest_ascend.judge.standards import Criterion
 from pytest_ascend.judge.structure import flatten
 from pytest_ascend.judge.verdict import CheckpointResult, Kind, OutputResult, Verdict
 from pytest_ascend.observe.capture import Capture, RunFailed, Setting, run
+from pytest_ascend.observe.modules import Feed
 from pytest_ascend.observe.movement import moves_data
 from pytest_ascend.targets.cpu import CpuTarget
 
@@ -58,6 +59,14 @@ class Judged:
             why = f"{reason}; {output.reason}" if reason else ""
             return dataclasses.replace(output, verdict=verdict, kind=kind, reason=why, status=mark)
 
+        return self.mapped(one)
+
+    def mapped(self, one: Callable[[OutputResult], OutputResult]) -> Judged:
+        """The same judgement with every output replaced, layers' outputs included."""
+        return self.mapped(one)
+
+    def mapped(self, one: Callable[[OutputResult], OutputResult]) -> Judged:
+        """The same judgement with every output replaced, layers' outputs included."""
         layers = tuple(
             CheckpointResult.of(layer.name, map(one, layer.outputs)) if layer.outputs else layer
             for layer in self.checkpoints
@@ -86,11 +95,19 @@ class Reference:
     yardsticks: Any = None
 
     @classmethod
-    def of(cls, case: Case, setting: Setting, criterion: Criterion, fn: Callable[..., Any] | None) -> Reference:
+    def of(
+        cls,
+        case: Case,
+        setting: Setting,
+        criterion: Criterion,
+        fn: Callable[..., Any] | None,
+        feed: Feed | None = None,
+    ) -> Reference:
         """Run the case, or the reference ``fn`` in its place, on the CPU.
 
         The benchmark runs first. The golden runs in float64 with the same input values; where the callable can't, in
-        float32 when the case is of fewer bits, else the benchmark stands in for it.
+        float32 when the case is of fewer bits, else the benchmark stands in for it. ``feed`` sees what the benchmark's
+        layers are called with.
 
         Raises:
             RunFailed: the CPU raised in the case's own dtype and in every wider one; the error is the first one.
@@ -101,7 +118,7 @@ class Reference:
         failure: RunFailed | None = None
         benchmark: Capture | None = None
         try:
-            benchmark = run(case, cpu, setting, fn=fn)
+            benchmark = run(case, cpu, setting, fn=fn, feed=feed)
         except RunFailed as failed:
             failure = failed
         golden: Capture | None = None

@@ -9,9 +9,9 @@ failure: thresholds that somebody gave are kept.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +23,13 @@ from pytest_ascend.cases.transfer import Entry, same_bits
 from pytest_ascend.judge import budget
 from pytest_ascend.judge.standards import factor
 from pytest_ascend.judge.verdict import Kind, OutputResult, Verdict
+from pytest_ascend.observe import chance
 from pytest_ascend.observe.capture import Capture, RunFailed, Setting, run
 from pytest_ascend.observe.conditioning import Yardsticks
+from pytest_ascend.observe.defined import judge_by_definition
 from pytest_ascend.observe.reference import Judged, Reference, leaves
+from pytest_ascend.observe.sizes import find_size
+from pytest_ascend.observe.stepwise import judge_steps
 from pytest_ascend.targets.base import Target
 from pytest_ascend.targets.cpu import CpuTarget
 
@@ -42,6 +46,8 @@ _BUDGETED = (torch.float16, torch.bfloat16, torch.float32, torch.complex64)
 # for a deep model: beside the result's norm, and beside float32's error, which is all there is where the result is 0.
 _MODE_ERROR = 2.0**-7
 _MODE_RATIO = 2.0**15
+# Golden and benchmark that are so far apart, beside the golden's size, differ by more than rounding.
+_FAR = 2.0**-5
 
 
 @dataclass
@@ -54,6 +60,9 @@ class SecondLook:
         relaid: the arguments that were re-laid in that run.
         only_arguments: as in :meth:`Reference.judge`.
         repeated: whether the case was repeated already.
+        settled: failures that nothing which is tried later excuses, by path.
+        sure: outputs that are right by what defines them, by path.
+        calls: what the reference calls that has a definition (see observe/defined.py), once it was asked for.
     """
 
     case: Case
@@ -64,23 +73,65 @@ class SecondLook:
     relaid: Mapping[int, torch.Tensor] | None = None
     only_arguments: bool = False
     repeated: bool = False
+    settled: dict[str, OutputResult] = dataclasses.field(default_factory=dict)
+    sure: set[str] = dataclasses.field(default_factory=set)
+    calls: list[Any] | None = None
+
+    def doubtful(self, judged: Judged) -> set[str]:
+        """Outputs that passed, or nothing could be told of, only because the CPU's own two sides are far apart.
+
+        Signs of vectors differ so between float32 and float64; judge_by_definition can tell more.
+        """
+        if self.case.modules or self.reference.benchmark is None:
+            return set()
+        paths = {o.path for o in judged.outputs if o.verdict is Verdict.REFERENCE_SUSPECT}
+        passed = [o for o in judged.outputs if o.verdict is Verdict.PASS and "int" not in o.dtype and o.dtype != "bool"]
+        excused = [o.path for o in passed if o.metrics is not None and o.metrics.mismatches]
+        if excused:
+            golden, own = leaves(self.reference.golden), leaves(self.reference.benchmark)
+            for path in excused:
+                left, right = golden.get(path), own.get(path)
+                if left is None or right is None or left.shape != right.shape:
+                    continue
+                if _rms(left, right) > _FAR * _rms(left, torch.zeros_like(left)):
+                    paths.add(path)
+        return paths - self.sure
 
     def explain(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
         """The judgement with its failures explained, and notes."""
         notes: list[str] = []
-        for step in self._steps():
-            if not judged.failed:
+        for i, step in enumerate(self._steps()):
+            if i >= len(self._by_what_defines()) and not judged.failed:
                 break
             try:
                 judged, said = step(actual, judged)
             except (RunFailed, ValueError) as error:  # the failure itself stands
                 judged, said = judged, [f"a rerun to explain the failure raised: {error}"]
             notes += said
-        return judged, notes
+        return self._as_settled(judged), notes
+
+    def _as_settled(self, judged: Judged) -> Judged:
+        """What was settled stays a failure; a later step may only say more of it, or name a mode."""
+        drew = self.reference.own.drew
+
+        def one(output: OutputResult) -> OutputResult:
+            settled, verdict = self.settled.get(output.path), output.verdict
+            kept = verdict.outcome == "failed" or verdict is Verdict.MODE_DIFF
+            if settled is None or kept or (drew and verdict is Verdict.NOT_COMPARABLE):
+                return output
+            return settled
+
+        return Judged(tuple(map(one, judged.outputs)), judged.checkpoints)
 
     def _steps(self) -> tuple[Step, ...]:
         """What is tried, in this order; a step of another module is given this look first."""
-        return (self._random, self._repeated, self._layout, self._unwritten, self._mode, self._amplified)
+        by_cause = (self._random, self._repeated, self._layout, self._unwritten, self._mode)
+        size = functools.partial(find_size, self)
+        return (*self._by_what_defines(), *by_cause, self._amplified, size)
+
+    def _by_what_defines(self) -> tuple[Step, ...]:
+        """What judges otherwise than by values."""
+        return functools.partial(judge_by_definition, self), functools.partial(judge_steps, self)
 
     def run(self, relaid: Mapping[int, torch.Tensor] | None = None, **options: Any) -> Capture:
         """Run the case on the target once more, with the arguments laid out as in the run that failed."""
@@ -115,6 +166,17 @@ class SecondLook:
             reason += factor(output.metrics)
         status = {"passed": "pass", "failed": "fail"}.get(verdict.outcome, "warning")
         return dataclasses.replace(output, verdict=verdict, kind=said.kind, reason=reason, status=status)
+
+    def rejudge(self, again: Capture) -> Judged:
+        """The judgement of a rerun, by values and, where those fail, by definitions."""
+        judged = self.judge(again)
+        settled, sure = dict(self.settled), set(self.sure)
+        self.settled, self.sure = {}, set()
+        if judged.failed or self.doubtful(judged):
+            for step in self._by_what_defines():
+                judged, _ = step(again, judged)
+        self.settled, self.sure = settled, sure
+        return judged
 
     def _findings(self, actual: Capture, paths: Iterable[str]) -> dict[str, budget.Finding]:
         """What the error budget says where it decides: of single functions, beside a golden that is wider."""
@@ -155,14 +217,25 @@ class SecondLook:
         """Outputs that change with the seed on the CPU too can't be compared between two devices."""
         own = self.reference.own
         floating = torch.float64 if own is self.reference.golden and self.reference.benchmark is None else None
-        setting = dataclasses.replace(self.setting, seed=self.setting.seed ^ 1)
-        with _other_seeds():
-            other = run(self.case, CpuTarget(), setting, fn=self.fn, floating=floating)
+        other = chance.seeded(self, CpuTarget(), 1, floating=floating, fn=self.fn)
         random = _differing(own, other)
+        suspects = {o.path for o in judged.failing if o.path in random and o.kind not in FORM}
+        wrong = chance.examine(self, actual, [own, other], suspects, floating)
+        judged = self.settle(judged, wrong)
         reason = (
-            "random: the CPU's own result changes with the seed (model.eval(), or dropout p=0, makes it comparable)"
+            "random: the CPU's own result changes with the seed, and as a whole the numbers are like the CPU's "
+            "(model.eval(), or dropout p=0, makes it comparable)"
         )
-        return judged.replaced(lambda o: o.path in random and o.kind not in FORM, Verdict.NOT_COMPARABLE, reason), []
+        suspects -= wrong.keys()
+        return judged.replaced(lambda o: o.path in suspects, Verdict.NOT_COMPARABLE, reason), []
+
+    def settle(self, judged: Judged, found: Mapping[str, tuple[Kind | None, str]]) -> Judged:
+        """Give failures a kind and reason, by path, that nothing tried later excuses."""
+        for output in judged.failing:
+            if output.path in found:
+                kind, reason = found[output.path]
+                self.settled[output.path] = dataclasses.replace(output, kind=kind, reason=reason)
+        return judged.mapped(lambda o: self.settled[o.path] if o.path in found else o)
 
     def _repeated(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
         return (judged, []) if self.repeated else self.repeat(actual, judged, 2)
@@ -176,7 +249,7 @@ class SecondLook:
         runs = [(actual, judged)]
         for _ in range(repeats - 1):
             again = self.run()
-            runs.append((again, judged if not _differing(actual, again) else self.judge(again)))
+            runs.append((again, judged if not _differing(actual, again) else self.rejudge(again)))
         captures = [capture for capture, _ in runs]
         paths = set().union(*(_differing(actual, capture) for capture in captures[1:]))
         if not paths:
@@ -214,7 +287,7 @@ class SecondLook:
     def _fails(self, contiguous: Iterable[str]) -> bool:
         arguments = self.case.arguments
         plain = relay_all([arguments[path] for path in contiguous], "contiguous")
-        return self.judge(self.run({**(self.relaid or {}), **plain})).failed
+        return self.rejudge(self.run({**(self.relaid or {}), **plain})).failed
 
     def _unwritten(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
         """``out=`` filled with a pattern beforehand: what still holds it afterwards was never written."""
@@ -248,7 +321,7 @@ class SecondLook:
         combinations = [(switch,) for switch in on] + ([tuple(on)] if len(on) > 1 else [])
         for switches in combinations:
             with self.target.without(*switches):
-                fails = self.judge(self.run()).failed
+                fails = self.rejudge(self.run()).failed
             if not fails:
                 what, how = " and ".join(on[s] for s in switches), ", ".join(switches)
                 reason = f"explained by {what}: within the criterion with {how}"
@@ -275,21 +348,6 @@ class SecondLook:
         }
         judged = judged.replaced(lambda o: o.path in legal and _is_rounding(o), Verdict.PASS, "", status="pass")
         return judged.replaced(lambda o: o.path in legal, Verdict.AMPLIFIED, _AMPLIFIED), []
-
-
-@contextlib.contextmanager
-def _other_seeds() -> Iterator[None]:
-    """Make ``torch.manual_seed`` set another seed, for callables that seed themselves."""
-    original = torch.manual_seed
-
-    def manual_seed(seed: Any) -> torch.Generator:
-        return original(int(seed) ^ 1)
-
-    torch.manual_seed = torch.random.manual_seed = manual_seed
-    try:
-        yield
-    finally:
-        torch.manual_seed = torch.random.manual_seed = original
 
 
 def spread(captures: list[Capture], path: str) -> float:

@@ -108,7 +108,7 @@ SCHEMA: dict[str, Any] = {
 def environment() -> dict[str, Any]:
     """Versions of what the results depend on, from package metadata: nothing is imported."""
     packages = {}
-    for name in ("pytest-ascend", "pytest", "numpy", "torch", "torch_npu", "transformers"):
+    for name in ("pytest-ascend", "pytest", "numpy", "numba", "torch", "torch_npu", "transformers"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             packages[name] = metadata.version(name)
     return {"python": platform.python_version(), "platform": platform.platform(), "packages": packages}

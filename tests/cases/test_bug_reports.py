@@ -36,7 +36,6 @@ NOT_HERE = {
 }
 # What of a report that is shown isn't, yet.
 PARTLY = {
-    "A13": "the smallest failing size is not searched for: needs bisection over sizes",
     "A19": f"it is slow as well as wrong; {TIME}",
     "A30": "operators are not run alone with equal inputs: needs isolation of each one",
     "A41": "the private format is in the error's words only: the emulated device keeps none",

@@ -14,7 +14,9 @@ def test_doctor_says_one_line_each(capsys, monkeypatch) -> None:
     monkeypatch.delenv("ASCEND_HOME_PATH", raising=False)
     assert cli.main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in lines] == ["python", "pytest", "torch", "torch_npu", "CANN", "npu", "emulated"]
+    assert [line.split()[1] for line in lines] == [
+        *("python", "pytest", "torch", "numba", "torch_npu", "CANN", "npu", "emulated")
+    ]
     assert all(line.startswith(("ok ", "-- ")) for line in lines)
     assert "use --ascend-compare=emulated" in lines[-1]
 

@@ -284,9 +284,6 @@ def test_a_last_bit_made_large_by_a_floor_is_amplified(check):
     flipped = check(lambda x: torch.floor(x * 0.1 / 0.3 * (1 - 2**-23 * here(x))), thirds)
     assert flipped.verdict is Verdict.AMPLIFIED
     assert flipped.passed
-    # What is exact before the floor can't have moved.
-    exact = check(lambda x: torch.floor(2 * x * (1 - 2**-23 * here(x))), torch.arange(1.0, 65.0))
-    assert exact.verdict is Verdict.FAIL
 
 
 def test_a_fault_far_from_any_jump_is_not_excused(check):

@@ -1,0 +1,451 @@
+"""Isolation: every layer judged with equal inputs.
+
+A whole run in 16 bits hides what a layer does wrong by less than the rounding of all layers before it: an output that
+is 1 % too large passes in bfloat16. So the model runs twice more, the golden and the target, and each layer that is
+compared gets the tensors the benchmark's layer got. Errors then come from one layer alone, and the benchmark's own
+error in that layer is what they are measured by. What reaches a layer before it is replaced is judged too, so nothing
+between two layers goes unseen.
+
+Non-tensors are left alone: a key-value cache is what the run itself put into it. The values are given in the memory
+layout that the layer would have had in that run, and autograd still runs through them.
+
+Cost: two forward runs, one of them in float64, and the inputs of the chosen layers in memory three times (as recorded,
+in float64, as on the target). So ``auto`` isolates models that compute in 16 bits always, others after a failure only;
+these run the benchmark once more for the inputs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from pytest_ascend.cases.case import Case
+from pytest_ascend.cases.transfer import flat_storage
+from pytest_ascend.judge import budget
+from pytest_ascend.judge.structure import flatten
+from pytest_ascend.judge.verdict import CheckpointResult, Kind, OutputResult, Verdict
+from pytest_ascend.observe import curve
+from pytest_ascend.observe.capture import Capture, RunFailed, Setting, run
+from pytest_ascend.observe.reference import Judged
+from pytest_ascend.observe.reruns import FORM, SecondLook
+from pytest_ascend.targets.cpu import CpuTarget
+
+__all__ = ["Feeder", "Isolation", "Recorder"]
+
+Undo = Callable[[], None]
+
+_NARROW = (torch.float16, torch.bfloat16)
+#: The benchmark's error in a layer counts as noise up to so many roundoffs of its output's root mean square.
+_NOISE_CAP = 4.0
+
+
+class Recorder:
+    """Keeps the tensors that layers are called with: ``calls[call][path]``, cloned to the CPU before the call."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, dict[str, torch.Tensor]] = {}
+
+    def before(self, call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Undo | None]:
+        """Note what a layer is given; it gets just that."""
+        found = self.calls[call] = {}
+
+        def note(value: torch.Tensor, path: str) -> torch.Tensor:
+            if path not in found and _is_replaceable(value):
+                found[path] = _on_cpu(value)
+            return value
+
+        _mapped((args, kwargs), "", note)
+        return args, kwargs, None
+
+
+class Feeder:
+    """Gives layers the tensors that a :class:`Recorder` kept, in place of those they are called with.
+
+    ``given[call][path]`` is what the layers would have got, on the CPU.
+    """
+
+    def __init__(self, recorded: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+        self.given: dict[str, dict[str, torch.Tensor]] = {}
+        self._recorded = recorded
+
+    def before(self, call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Undo | None]:
+        """The arguments a layer gets, and what is to be done after the call."""
+        recorded, given = self._recorded.get(call, {}), self.given.setdefault(call, {})
+        swapped: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
+
+        def swap(value: torch.Tensor, path: str) -> torch.Tensor:
+            if id(value) in swapped:
+                return swapped[id(value)][1]
+            other = recorded.get(path)
+            if other is None or other.shape != value.shape or not _is_replaceable(value):
+                return value
+            given[path] = _on_cpu(value)
+            new = _like(value, other)
+            if torch.is_grad_enabled() and value.requires_grad:
+                new = _Swap.apply(value, new)  # type: ignore[no-untyped-call]
+            swapped[id(value)] = value, new, _version(new)
+            return new
+
+        new_args, new_kwargs = _mapped((args, kwargs), "", swap)
+
+        def give_back() -> None:
+            """A layer that works in place changes its caller's tensor."""
+            for value, new, version in swapped.values():
+                if _version(new) != version:
+                    with torch.no_grad():
+                        value.copy_(new)
+
+        return new_args, new_kwargs, give_back
+
+
+class _Swap(torch.autograd.Function):
+    """Other values, the gradient of which goes to the tensor in whose place they stand."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return other
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grads[0], None
+
+
+def _like(value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """The values of ``other`` with the device, dtype, strides and offset of ``value``."""
+    plain = other.to(device=value.device, dtype=value.dtype, copy=True)
+    storage = flat_storage(value)
+    usual = value.is_contiguous() and value.storage_offset() == 0
+    if usual or storage is None or value.is_conj() or value.is_neg():
+        return plain
+    new = storage[1].clone().as_strided(value.size(), value.stride(), value.storage_offset())
+    # One element may stand in many places along a stride of 0, and is written once.
+    once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in value.stride())
+    try:
+        new[once].copy_(plain[once])
+    except RuntimeError:  # overlap of another kind
+        return plain
+    return new if torch.equal(new, plain) or bool(plain.isnan().any()) else plain
+
+
+def _is_replaceable(value: torch.Tensor) -> bool:
+    return not isinstance(value, nn.Parameter) and flat_storage(value) is not None
+
+
+def _version(value: torch.Tensor) -> int:
+    return 0 if value.is_inference() else value._version
+
+
+def _on_cpu(value: torch.Tensor) -> torch.Tensor:
+    return value.detach().to("cpu", copy=True)
+
+
+def _mapped(tree: Any, path: str, change: Callable[[torch.Tensor, str], torch.Tensor]) -> Any:
+    """A tree of tuples, lists and dicts with its tensors changed; a container in which none is stays the same one."""
+    if isinstance(tree, torch.Tensor):
+        return change(tree, path)
+    if type(tree) is dict:
+        changed = {key: _mapped(item, f"{path}[{key!r}]", change) for key, item in tree.items()}
+        return changed if any(changed[key] is not tree[key] for key in tree) else tree
+    if type(tree) is list or isinstance(tree, tuple):
+        items = [_mapped(item, f"{path}[{i}]", change) for i, item in enumerate(tree)]
+        if all(new is old for new, old in zip(items, tree, strict=True)):
+            return tree
+        if hasattr(tree, "_fields"):
+            return type(tree)(*items)
+        return type(tree)(items)
+    return tree
+
+
+# ------------------------------------------------------------------------------------------------ the judgement
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What isolation says of one call of a layer, or of what leads to it.
+
+    Attributes:
+        path: the path of the output, or of the input.
+        before: whether what reaches the layer was judged, not what it makes of it.
+    """
+
+    call: str
+    path: str
+    finding: budget.Finding
+    before: bool = False
+
+    @property
+    def failed(self) -> bool:
+        return self.finding.verdict is Verdict.FAIL
+
+
+class Isolation:
+    """Isolates the layers of one check.
+
+    Args:
+        case, setting: as in the check.
+        wanted: ``"auto"``: always in 16 bits, else after a failure; True: always; False: never.
+    """
+
+    def __init__(self, case: Case, setting: Setting, wanted: bool | Literal["auto"]) -> None:
+        self.setting = dataclasses.replace(setting, backward=False)
+        self.always = bool(setting.checkpoints) and (wanted is True or (wanted == "auto" and _is_narrow(case, setting)))
+        self.possible = bool(setting.checkpoints) and wanted is not False
+        #: to be filled by the benchmark's run
+        self.recorder = Recorder() if self.always else None
+        # Under autocast a layer rounds its weights first.
+        self._kernels = _kernels(case, setting.checkpoints) if setting.autocast is None else frozenset()
+
+    def judge(self, look: SecondLook, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
+        """The judgement with the layers at fault named: they, and only they, are wrong with equal inputs."""
+        if not _can_tell(look, judged):
+            return judged, []
+        wrong = [o.verdict for o in _results(judged) if o.verdict in (Verdict.FAIL, Verdict.AMPLIFIED)]
+        points: list[curve.Point] = []
+        notes: list[str] = []
+        try:
+            if wrong:
+                points = curve.measure(look, actual)
+            if self.always or (self.possible and wrong):
+                stages = self._stages(look)
+                if any(stage.failed for stage in stages):
+                    return self._confirmed(look, judged, stages, points), []
+                judged = _excused(judged, stages)
+        except (RunFailed, ValueError) as error:
+            notes = [f"the layers could not be told apart by running them again: {error}"]
+        return (curve.judge(judged, points) if judged.failed else judged), notes
+
+    def _stages(self, look: SecondLook) -> list[Stage]:
+        recorder = self._recorded(look)
+        golden_feed, feed = Feeder(recorder.calls), Feeder(recorder.calls)
+        golden = run(look.case, CpuTarget(), self.setting, floating=torch.float64, feed=golden_feed)
+        actual = run(look.case, look.target, self.setting, relaid=look.relaid, feed=feed)
+        assert look.reference.benchmark is not None
+        self._golden, self._golden_given = golden, golden_feed.given
+        return self._weighed(look, actual, feed)
+
+    def _recorded(self, look: SecondLook) -> Recorder:
+        if self.recorder is None:
+            self.recorder = Recorder()
+            run(look.case, CpuTarget(), self.setting, feed=self.recorder)
+        return self.recorder
+
+    def _again(self, look: SecondLook) -> list[Stage]:
+        """The target's isolated run once more, beside the same golden."""
+        recorder = self._recorded(look)
+        feed = Feeder(recorder.calls)
+        return self._weighed(look, run(look.case, look.target, self.setting, relaid=look.relaid, feed=feed), feed)
+
+    def _weighed(self, look: SecondLook, actual: Capture, feed: Feeder) -> list[Stage]:
+        """What reaches each layer and what it makes of it, in the order in which layers end; the model's output last.
+
+        Once something was wrong, what reaches later layers says nothing more.
+        """
+        golden, benchmark, recorded = self._golden, look.reference.benchmark, self._recorded(look).calls
+        assert benchmark is not None
+        found: list[Stage] = []
+        wrong = False
+        for call in (*actual.checkpoints, ""):
+            for path, value in feed.given.get(call, {}).items():
+                sides = self._golden_given.get(call, {}).get(path), value, recorded[call].get(path)
+                if not wrong and (finding := _weigh(*sides)) is not None:
+                    found.append(Stage(call, path, finding, before=True))
+            wrong = wrong or any(stage.failed for stage in found)
+            if wrong and not call:
+                break
+            trees = [side.checkpoints.get(call) if call else side.output for side in (golden, actual, benchmark)]
+            known, here, own = (dict(_tensors(tree, call or "output")) for tree in trees)
+            for path, value in here.items():
+                composed = call.partition("#")[0] not in self._kernels
+                if (finding := _weigh(known.get(path), value, own.get(path), composed=composed)) is not None:
+                    found.append(Stage(call, path, finding))
+            wrong = wrong or any(stage.failed for stage in found)
+        return found
+
+    def _confirmed(
+        self, look: SecondLook, judged: Judged, stages: list[Stage], points: Sequence[curve.Point]
+    ) -> Judged:
+        """Layers that fail with equal inputs: again, and without a mode that is on?"""
+        if not any(stage.failed for stage in self._again(look)):
+            reason = "with equal inputs the target disagrees with itself: one of two runs is wrong"
+            return _named(judged, stages, Verdict.NONDETERMINISTIC, reason)
+        on = look.target.switches()
+        if not on:
+            return _named(judged, stages, Verdict.FAIL, points=points)
+        with look.target.without(*on):
+            plain = self._again(look)
+        if any(stage.failed for stage in plain):
+            judged = _named(judged, plain, Verdict.FAIL, points=points)
+        wrong = {stage.call for stage in plain if stage.failed}
+        explained = [stage for stage in stages if stage.call not in wrong]
+        if not any(stage.failed for stage in explained):
+            return judged
+        switches = self._enough(look, on, wrong)
+        what, how = " and ".join(on[s] for s in switches), ", ".join(switches)
+        return _named(judged, explained, Verdict.MODE_DIFF, f"explained by {what}: right with equal inputs with {how}")
+
+    def _enough(self, look: SecondLook, on: Mapping[str, str], wrong: set[str]) -> tuple[str, ...]:
+        """The one mode without which nothing else is wrong, or all that are on."""
+        for switch in on if len(on) > 1 else ():
+            with look.target.without(switch):
+                if {stage.call for stage in self._again(look) if stage.failed} == wrong:
+                    return (switch,)
+        return tuple(on)
+
+
+def _results(judged: Judged) -> list[OutputResult]:
+    return [*judged.outputs, *(output for layer in judged.checkpoints for output in layer.outputs)]
+
+
+def _can_tell(look: SecondLook, judged: Judged) -> bool:
+    """Whether there are layers to compare by the criterion ``auto``, and nothing has explained the result yet."""
+    reference = look.reference
+    if not look.setting.checkpoints or reference.criterion.name != "auto" or reference.benchmark is None:
+        return False
+    if reference.golden is reference.benchmark or reference.golden.drew or look.only_arguments:
+        return False
+    if any(layer.kind in FORM for layer in judged.checkpoints):
+        return False
+    for output in _results(judged):
+        chance = output.verdict is Verdict.NOT_COMPARABLE and output.metrics is not None
+        explained = output.verdict in (Verdict.NONDETERMINISTIC, Verdict.MODE_DIFF)
+        if chance or explained or output.kind in (Kind.layout, Kind.unwritten):
+            return False
+    return True
+
+
+def _is_narrow(case: Case, setting: Setting) -> bool:
+    """Whether the model computes in 16 bits."""
+    held = [t for module in case.modules for t in module.parameters()]
+    return setting.autocast in _NARROW or any(t.dtype in _NARROW for t in (*held, *case.tensors))
+
+
+def _kernels(case: Case, names: Iterable[str]) -> frozenset[str]:
+    """The layers that are one kernel: torch's own without parts, recurrent ones aside."""
+    module = case.module or (case.modules[0] if len(case.modules) == 1 else None)
+    layers = {} if module is None else {name: module.get_submodule(name) for name in names}
+    return frozenset(
+        name
+        for name, layer in layers.items()
+        if type(layer).__module__.startswith("torch.nn.modules")
+        if not isinstance(layer, nn.RNNBase) and next(layer.children(), None) is None
+    )
+
+
+def _tensors(tree: Any, root: str) -> Iterator[tuple[str, torch.Tensor]]:
+    for leaf in flatten(tree, root):
+        if isinstance(leaf.value, torch.Tensor):
+            yield leaf.path, leaf.value
+
+
+def _weigh(
+    golden: torch.Tensor | None, actual: torch.Tensor, benchmark: torch.Tensor | None, *, composed: bool = True
+) -> budget.Finding | None:
+    """The error of one tensor beside the benchmark's; None for what isn't floating or has no counterpart."""
+    if golden is None or benchmark is None or not golden.shape == actual.shape == benchmark.shape:
+        return None
+    if not (actual.is_floating_point() or actual.is_complex()) or not golden.dtype.itemsize >= 8 or not actual.numel():
+        return None
+    if actual.dtype != benchmark.dtype or actual.layout is not torch.strided:
+        return None
+    if torch.equal(actual, benchmark):
+        return budget.Finding(Verdict.PASS)
+    return budget.weigh(golden, actual, _noise(golden, benchmark), benchmark, composed=composed)
+
+
+def _noise(golden: torch.Tensor, benchmark: torch.Tensor) -> torch.Tensor | None:
+    """The size of the benchmark's error in this layer, the same for all elements.
+
+    A sum's error doesn't shrink with the sum: without it, elements near zero would be all that is seen.
+    """
+    error = (benchmark.to(golden.dtype) - golden).abs()
+    if not bool(error.isfinite().all()):
+        error = error.nan_to_num(nan=0.0, posinf=0.0)
+    real = benchmark.dtype.to_real() if benchmark.is_complex() else benchmark.dtype
+    size = golden.abs().nan_to_num(nan=0.0, posinf=0.0)
+    cap = _NOISE_CAP * torch.finfo(real).eps / 2 * size.square().mean().sqrt()
+    return error.square().mean().sqrt().minimum(cap).expand(golden.shape).double()
+
+
+# ------------------------------------------------------------------------------------------------ words
+
+
+def _named(
+    judged: Judged, stages: list[Stage], verdict: Verdict, reason: str = "", points: Sequence[curve.Point] = ()
+) -> Judged:
+    """The judgement with that verdict on the stages that fail, and AMPLIFIED on other layers that were wrong."""
+    failing: dict[str, list[Stage]] = {}
+    seen: list[str] = []
+    last: dict[str, str] = {}  # the layer that ended before
+    for stage in stages:
+        if stage.call not in seen:
+            last[stage.call] = seen[-1] if seen else ""
+            seen.append(stage.call)
+        if stage.failed:
+            failing.setdefault(stage.call, []).append(stage)
+    first = next(iter(failing), None)
+    if first is None:
+        return judged
+
+    def words(stage: Stage) -> str:
+        if verdict is not Verdict.FAIL:
+            return f"{reason}; {stage.finding.reason}"
+        whole = curve.words(points, stage.call)
+        whole = f"; in the whole run {whole}" if whole else ""
+        if not stage.before:
+            return f"with equal inputs {stage.finding.reason}{whole}"
+        start = repr(last[stage.call]) if last[stage.call] else "the model's inputs"
+        end = repr(stage.call) if stage.call else "the output"
+        return (
+            f"what reaches {end} is wrong, with equal inputs to the layers before, so the fault lies between {start} "
+            f"and {end}: {stage.finding.reason}{whole}"
+        )
+
+    status = "fail" if verdict.outcome == "failed" else "warning"
+
+    def mark(output: OutputResult, stage: Stage) -> OutputResult:
+        kind = stage.finding.kind if verdict is Verdict.FAIL else None
+        return dataclasses.replace(output, verdict=verdict, kind=kind, reason=words(stage), status=status)
+
+    def layer(found: CheckpointResult) -> CheckpointResult:
+        wrong = failing.get(found.name)
+        if not wrong and verdict is Verdict.MODE_DIFF:
+            return found
+        if not wrong:
+            return _amplified(found, f"its inputs were already off: with equal inputs it is right, {first!r} isn't")
+        by_path = {stage.path: stage for stage in wrong if not stage.before}
+        outputs = [mark(o, by_path[o.path]) if o.path in by_path else o for o in found.outputs]
+        if not by_path and outputs:
+            outputs[0] = mark(outputs[0], wrong[0])
+        return CheckpointResult.of(found.name, outputs)
+
+    layers = tuple(map(layer, judged.checkpoints))
+    outputs = judged.outputs
+    if "" in failing:
+        by_path = {stage.path: stage for stage in failing[""]}
+        outputs = tuple(mark(o, by_path[o.path]) if o.path in by_path else o for o in outputs)
+    return Judged(outputs, layers)
+
+
+def _amplified(layer: CheckpointResult, reason: str) -> CheckpointResult:
+    def one(output: OutputResult) -> OutputResult:
+        if output.verdict is not Verdict.FAIL or output.kind in FORM:
+            return output
+        why = f"{reason}; {output.reason}"
+        return dataclasses.replace(output, verdict=Verdict.AMPLIFIED, kind=None, reason=why, status="warning")
+
+    return CheckpointResult.of(layer.name, map(one, layer.outputs)) if layer.outputs else layer
+
+
+def _excused(judged: Judged, stages: list[Stage]) -> Judged:
+    """Nothing is wrong with equal inputs: what was wrong all the same is what the model makes of rounding."""
+    if not judged.failed or any(stage.finding.verdict is not Verdict.PASS for stage in stages):
+        return judged
+    weighed = {stage.path for stage in stages if not stage.before}
+    reason = "with equal inputs every layer is right, so the model itself carries rounding this far"
+    floating = (Kind.local, Kind.spread, Kind.bias)
+    return judged.replaced(lambda o: o.path in weighed and o.kind in floating, Verdict.AMPLIFIED, reason)
