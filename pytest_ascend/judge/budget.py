@@ -42,8 +42,8 @@ __all__ = ["Finding", "Limits", "Statistics", "excess", "is_explained", "is_lega
 LOCAL, LOCAL_RATIO, LOCAL_CAP = 2.0, 3.0, 256.0
 #: Root mean square likewise. Rounding once leaves 0.3 to 0.58 units.
 SPREAD, SPREAD_RATIO, SPREAD_CAP = 0.75, 2.0, 64.0
-#: In float32 and wider faults are thousands of units large, and a kernel's own roundings need more room: a constant that
-#: was rounded is off by one roundoff, always the same way.
+#: In float32 and wider faults are thousands of units large, and a kernel's own roundings need more room: a constant
+#: that was rounded is off by one roundoff, always the same way.
 WIDE_LOCAL, WIDE_SPREAD, WIDE_BIAS = 4.0, 1.0, 0.5
 #: The mean likewise, of at least so many different values, and so many standard deviations of a mean away from zero.
 BIAS, BIAS_RATIO, BIAS_LEAST, BIAS_SIGMA = 0.15, 2.0, 16, 4.0

@@ -19,7 +19,6 @@ import torch
 from pytest_ascend.judge import budget
 from pytest_ascend.judge.verdict import CheckpointResult, Kind, OutputResult, Verdict
 from pytest_ascend.observe.capture import Capture
-from pytest_ascend.observe.conditioning import Yardsticks
 from pytest_ascend.observe.reference import Judged, leaves
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def prepare(look: SecondLook, actual: Capture, judged: Judged) -> tuple[Judged, 
     """A step of a second look: measure the units of all layers together with what is measured next; changes nothing."""
     if look.reference.criterion.name == "auto" and actual.checkpoints and look.reference.benchmark is not None:
         failing = {output.path for output in judged.failing}
-        _yardsticks(look).spreads(failing | set().union(*_paths(look, actual).values()))
+        look.measure().spreads(failing | set().union(*_paths(look, actual).values()))
     return judged, []
 
 
@@ -59,7 +58,7 @@ def measure(look: SecondLook, actual: Capture) -> list[Point]:
     paths = _paths(look, actual)
     if look.reference.benchmark is None or not paths:
         return []
-    spreads = _yardsticks(look).spreads(set().union(*paths.values()))
+    spreads = look.measure().spreads(set().union(*paths.values()))
     golden, benchmark, here = (leaves(side) for side in (look.reference.golden, look.reference.benchmark, actual))
     points = []
     for name, of_layer in paths.items():
@@ -130,12 +129,6 @@ def _marked(output: OutputResult, verdict: Verdict, reason: str) -> OutputResult
     failed = verdict is Verdict.FAIL
     kind = (output.kind or Kind.spread) if failed else None
     return dataclasses.replace(output, verdict=verdict, kind=kind, reason=why, status="fail" if failed else "warning")
-
-
-def _yardsticks(look: SecondLook) -> Yardsticks:
-    if look.yardsticks is None:
-        look.yardsticks = Yardsticks(look.case, look.setting, look.reference, look.fn)
-    return look.yardsticks
 
 
 def _paths(look: SecondLook, actual: Capture) -> Mapping[str, set[str]]:

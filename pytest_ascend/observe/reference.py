@@ -63,10 +63,6 @@ class Judged:
 
     def mapped(self, one: Callable[[OutputResult], OutputResult]) -> Judged:
         """The same judgement with every output replaced, layers' outputs included."""
-        return self.mapped(one)
-
-    def mapped(self, one: Callable[[OutputResult], OutputResult]) -> Judged:
-        """The same judgement with every output replaced, layers' outputs included."""
         layers = tuple(
             CheckpointResult.of(layer.name, map(one, layer.outputs)) if layer.outputs else layer
             for layer in self.checkpoints

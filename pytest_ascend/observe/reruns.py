@@ -192,7 +192,7 @@ class SecondLook:
         ]
         found = {path: budget.Finding(Verdict.PASS) for path in paths if budget.is_explained(golden[path], here[path])}
         rest = [path for path in paths if path not in found]
-        measure = self._measure()
+        measure = self.measure()
         spreads = measure.spreads(rest) if rest else {}
         for path in rest:
             once = measure.once(path, here[path].dtype) if _is_narrow(here[path]) else None
@@ -205,7 +205,8 @@ class SecondLook:
             )
         return found
 
-    def _measure(self) -> Yardsticks:
+    def measure(self) -> Yardsticks:
+        """What results are measured by beside golden and benchmark; the same for every look at one reference."""
         if self.reference.yardsticks is None:
             self.reference.yardsticks = Yardsticks(self.case, self.setting, self.reference, self.fn)
         found: Yardsticks = self.reference.yardsticks
@@ -340,7 +341,7 @@ class SecondLook:
         # What the budget weighed is settled.
         paths -= self._findings(actual, [o.path for o in judged.failing if _is_numeric(o)]).keys()
         floating = {p for p in paths if p in golden and (golden[p].is_floating_point() or golden[p].is_complex())}
-        spreads = self._measure().spreads(floating) | self._measure().jumps(paths - floating)
+        spreads = self.measure().spreads(floating) | self.measure().jumps(paths - floating)
         legal = {
             path
             for path in paths

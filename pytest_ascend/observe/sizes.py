@@ -169,9 +169,7 @@ class _Search:
             reference = Reference.of(case, look.setting, look.reference.criterion, look.fn)
         except (RunFailed, ValueError):
             return None
-        other = dataclasses.replace(
-            look, case=case, reference=reference, yardsticks=None, settled={}, sure=set(), calls=None
-        )
+        other = dataclasses.replace(look, case=case, reference=reference, settled={}, sure=set(), calls=None)
         try:
             actual = other.run()
         except (RunFailed, ValueError):

@@ -39,7 +39,10 @@ def judge_steps(look: SecondLook, actual: Capture, judged: Judged) -> tuple[Judg
     if not paths:
         return judged, []
     found: dict[str, tuple[Verdict, str]] = {}
-    for path, spread in look._measure().spreads(paths).items():
+    floating = {path for path in paths if golden[path].is_floating_point()}
+    spreads = look.measure().spreads(floating) | look.measure().jumps(paths - floating)
+    for path in paths:
+        spread = spreads.get(path, torch.zeros(golden[path].shape, dtype=torch.float64))
         left, right = golden[path].double(), here[path].double()
         differs = left != right
         apart, theirs = (left - right).abs(), (left - own[path].double()).abs()
