@@ -30,6 +30,7 @@ from pytest_ascend.observe.defined import judge_by_definition
 from pytest_ascend.observe.reference import Judged, Reference, leaves
 from pytest_ascend.observe.sizes import find_size
 from pytest_ascend.observe.stepwise import judge_steps
+from pytest_ascend.observe.undefined import duplicates, open_casts
 from pytest_ascend.targets.base import Target
 from pytest_ascend.targets.cpu import CpuTarget
 
@@ -131,7 +132,8 @@ class SecondLook:
 
     def _by_what_defines(self) -> tuple[Step, ...]:
         """What judges otherwise than by values."""
-        return functools.partial(judge_by_definition, self), functools.partial(judge_steps, self)
+        steps = duplicates, open_casts, judge_by_definition, judge_steps
+        return tuple(functools.partial(step, self) for step in steps)
 
     def run(self, relaid: Mapping[int, torch.Tensor] | None = None, **options: Any) -> Capture:
         """Run the case on the target once more, with the arguments laid out as in the run that failed."""
