@@ -35,7 +35,7 @@ __all__ = ["find_size"]
 #: Reruns (each of golden, benchmark and target), and seconds after which no other one is begun.
 RUNS, SECONDS = 24, 2.0
 #: Dimensions smaller than this have no threshold worth a search.
-LEAST = 4
+LEAST = 32
 #: So many dimensions are tried, the longest first.
 DIMENSIONS = 4
 _NOT_OF_SIZE = (Kind.structure, Kind.shape, Kind.dtype, Kind.layout, Kind.unwritten, Kind.mutation)
@@ -44,7 +44,7 @@ _NOT_OF_SIZE = (Kind.structure, Kind.shape, Kind.dtype, Kind.layout, Kind.unwrit
 def find_size(look: SecondLook, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
     """Failures with the smallest size at which they happen added to their reasons, where there is one."""
     failing = [o for o in judged.failing if o.kind not in _NOT_OF_SIZE and o.verdict is Verdict.FAIL]
-    if not failing or look.case.module is not None or look.relaid or look.reference.own.drew:
+    if not failing or look.case.module is not None or look.relaid or look.reference.own.drew or _indexed(look.case):
         return judged, []
     said = _Search(look).result()
     if not said:
@@ -60,6 +60,14 @@ def find_size(look: SecondLook, actual: Capture, judged: Judged) -> tuple[Judged
         return new
 
     return Judged(tuple(map(one, judged.outputs)), judged.checkpoints), []
+
+
+def _indexed(case: Case) -> bool:
+    """Whether integers are among the arguments: indices, lengths and offsets that point beyond what was cut.
+
+    Not every kernel looks whether they do, and some read or write there.
+    """
+    return any(t.dtype is not torch.bool and not t.is_floating_point() and not t.is_complex() for t in case.tensors)
 
 
 @dataclass(frozen=True)
