@@ -27,6 +27,7 @@ from pytest_ascend.observe import chance
 from pytest_ascend.observe.capture import Capture, RunFailed, Setting, run
 from pytest_ascend.observe.conditioning import Yardsticks
 from pytest_ascend.observe.defined import judge_by_definition
+from pytest_ascend.observe.mode_models import modelled
 from pytest_ascend.observe.overflow import overflow
 from pytest_ascend.observe.reference import Judged, Reference, leaves
 from pytest_ascend.observe.sizes import find_size
@@ -129,7 +130,7 @@ class SecondLook:
         """What is tried, in this order; a step of another module is given this look first."""
         by_cause = (self._random, self._repeated, self._layout, self._unwritten, self._mode)
         named = functools.partial(overflow, self), functools.partial(find_size, self)
-        return (*self._by_what_defines(), *by_cause, self._amplified, *named)
+        return (*self._by_what_defines(), *by_cause, functools.partial(modelled, self), self._amplified, *named)
 
     def _by_what_defines(self) -> tuple[Step, ...]:
         """What judges otherwise than by values."""
