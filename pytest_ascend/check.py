@@ -21,6 +21,7 @@ from pytest_ascend.judge.verdict import CheckResult, Kind, OutputResult, Verdict
 from pytest_ascend.observe import errors
 from pytest_ascend.observe.capture import Capture, RunFailed, Setting, caller_autocast, keep_rng, on_cpu, run
 from pytest_ascend.observe.isolation import Isolation
+from pytest_ascend.observe.memory import written_outside
 from pytest_ascend.observe.modules import choose
 from pytest_ascend.observe.reference import Judged, Reference
 from pytest_ascend.observe.reruns import SecondLook
@@ -146,7 +147,7 @@ class _Check:
         if layout == "as_given":
             judged, notes = self.isolation.judge(look, actual, judged)
             self.notes += notes
-        return judged
+        return written_outside(look, actual, judged)
 
     # -- layouts --------------------------------------------------------------------------------------------------
 
