@@ -57,6 +57,9 @@ _SAME_ELSE = 2.0**-8
 #: so many elements, or values, are enough to say what a distribution is like
 _ENOUGH, _MANY = 32, 4096
 
+#: of an output that differs from itself
+UNSTEADY = "random, and the same seed gives the target other numbers: no run can be repeated"
+
 Found = tuple[Kind | None, str]
 
 
@@ -102,6 +105,8 @@ def examine(
 ) -> dict[str, Found]:
     """What is wrong with the target's random numbers: path to kind and reason; a path that is right is missing.
 
+    The kind is None where the target doesn't repeat itself.
+
     Args:
         look: reruns the case.
         actual: the target's run.
@@ -135,7 +140,7 @@ def examine(
             continue
         repeated = again.values.get(path)
         if repeated is None or not _equal(repeated, mine[0]):
-            found[path] = None, "random, and the same seed gives the target other numbers: no run can be repeated"
+            found[path] = None, UNSTEADY
             continue
         said = _compare(torch.stack(there), torch.stack(mine), here[0].dtypes[path])
         if said is not None:
