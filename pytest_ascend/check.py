@@ -23,6 +23,7 @@ from pytest_ascend.observe.capture import Capture, RunFailed, Setting, caller_au
 from pytest_ascend.observe.isolation import Isolation
 from pytest_ascend.observe.memory import written_outside
 from pytest_ascend.observe.modules import choose
+from pytest_ascend.observe.places import with_places
 from pytest_ascend.observe.reference import Judged, Reference
 from pytest_ascend.observe.reruns import SecondLook
 from pytest_ascend.observe.vacuous import without_power
@@ -108,7 +109,7 @@ class _Check:
                 continue
             if actual.backward_error is not None:
                 outputs += self._backward_raised(actual.backward_error, reference, relaid, layout)
-            judged = self._judged(reference, actual, relaid, layout)
+            judged = with_places(self._judged(reference, actual, relaid, layout), reference, actual)
             if not seen:
                 layers = judged
                 outputs[:0] = judged.outputs
