@@ -33,7 +33,7 @@ import torch
 
 import kernel_faults
 import reading_faults
-from criteria import verdicts
+from criteria import CRITERIA, verdicts
 from faults import FAULTS, Fault, Planted
 from pytest_ascend.cases.case import Case
 from pytest_ascend.check import check_case
@@ -45,7 +45,7 @@ from rights import rights
 from samples import DTYPES, Bench, Sample, dropouts, generator_of, samples, usable
 from tally import Tally, compact, show, show_kinds, worse
 
-__all__ = ["main", "measure"]
+__all__ = ["CRITERIA", "main", "measure"]
 
 _REGISTERED = (reading_faults, kernel_faults)  # importing them enters their kinds into FAULTS
 #: How many of the kinds that fit every operator one sample gets: of the forward, and of the backward pass.
