@@ -71,6 +71,41 @@ def test_a_kernel_that_ignores_the_switch(check):
     assert wrong.verdict is Verdict.FAIL
 
 
+def conv(x, w, bias, *rest):
+    return torch.convolution(rounded(x, 11), rounded(w, 11), bias, *rest)
+
+
+PRODUCTS = {
+    "aten::bmm": (torch.bmm, (torch.randn(2, 5, 90), torch.randn(2, 90, 6))),
+    "aten::addmm": (F.linear, (torch.randn(7, 90), torch.randn(5, 90), torch.randn(5))),
+    "aten::mv": (torch.mv, (torch.randn(30, 90), torch.randn(90))),
+    "aten::convolution": (F.conv2d, (torch.randn(1, 16, 7, 7), torch.randn(4, 16, 3, 3), torch.randn(4))),
+}
+KERNELS = {
+    "aten::bmm": lambda a, b: torch.bmm(rounded(a, 11), rounded(b, 11)),
+    "aten::addmm": lambda c, a, b, **k: torch.addmm(c, rounded(a, 11), rounded(b, 11), **k),
+    "aten::mv": lambda a, b: torch.mv(rounded(a, 11), rounded(b, 11)),
+    "aten::convolution": conv,
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_other_products_that_ignore_the_switch(check, name):
+    fn, args = PRODUCTS[name]
+    torch.npu.matmul.allow_hf32 = True
+    try:
+        with pa.emulator.override(name, KERNELS[name]) as planted:
+            result = check(fn, *args)
+        with pa.emulator.override(name, lambda *a, **k: torch.roll(KERNELS[name](*a, **k), 1, -1)):
+            wrong = check(fn, *args)
+    finally:
+        torch.npu.matmul.allow_hf32 = False
+    assert planted.calls
+    assert result.verdict is Verdict.MODE_DIFF, result.reason
+    assert "HF32" in result.reason
+    assert wrong.verdict is Verdict.FAIL
+
+
 @pytest.mark.parametrize(("bits", "what"), [(11, "HF32"), (10, "TF32")])
 def test_a_mode_that_is_off_is_no_excuse_and_a_note(check, bits, what):
     with pa.emulator.override("aten::mm", few_bits(bits)):
