@@ -25,7 +25,7 @@ from pytest_ascend.judge.verdict import Kind, OutputResult, Verdict
 __all__ = ["describe", "pattern", "with_pattern", "wrong"]
 
 _Mask = NDArray[np.bool_]
-#: A candidate: what to call it, and how many elements it covers. It covers every wrong one.
+#: A candidate: what to call it, and how many elements it covers that could be wrong. It covers every wrong one.
 _Candidate = tuple[str, int]
 
 #: The least share of what a pattern covers that must be wrong.
@@ -149,22 +149,32 @@ def pattern(mask: _Mask, golden: torch.Tensor | None = None, dtype: torch.dtype 
         return ""
     if count == mask.size:
         return f"all {count}"
+    silent = np.zeros_like(mask)
+    if golden is not None:
+        # Zeros that are right, when all are: what scales or drops elements can't be told by them.
+        zero = (golden.detach().double() == 0).numpy() if not golden.is_complex() else silent
+        silent = silent if (zero & mask).any() else zero
+    able = mask.size - int(np.count_nonzero(silent))
+    if count == able:
+        return f"all {count} whose golden isn't 0"
     best, most = "", 0.0
-    for name, covered in _candidates(mask, golden, dtype, count):
+    for name, covered in _candidates(mask, silent, golden, dtype, count):
         if covered == count:
             return name
         if count / covered >= FILL and count / covered > most:
             best, most = f"{name} ({count} of the {covered} there)", count / covered
-    if count >= FILL * mask.size:
+    if count >= FILL * able:
         return f"nearly all, {count} of {mask.size}"
     return best or f"scattered: {count} of {mask.size}"
 
 
-def _candidates(mask: _Mask, golden: torch.Tensor | None, dtype: torch.dtype, count: int) -> Iterator[_Candidate]:
-    yield from _box(mask, count)
+def _candidates(
+    mask: _Mask, silent: _Mask, golden: torch.Tensor | None, dtype: torch.dtype, count: int
+) -> Iterator[_Candidate]:
+    yield from _box(mask, silent, count)
     if mask.ndim > 1:
-        yield from _diagonals(mask)
-        yield from _in_order(mask)
+        yield from _diagonals(mask, silent)
+        yield from _in_order(mask, silent)
     if golden is not None and golden.shape == mask.shape and not golden.is_complex():
         yield from _values(mask, golden, dtype, count)
 
@@ -172,23 +182,28 @@ def _candidates(mask: _Mask, golden: torch.Tensor | None, dtype: torch.dtype, co
 # --- along dimensions -----------------------------------------------------------------------------------------------
 
 
-def _box(mask: _Mask, count: int) -> Iterator[_Candidate]:
+def _box(mask: _Mask, silent: _Mask, count: int) -> Iterator[_Candidate]:
     """The smallest set of rows, columns, channels ... that meet in every wrong element."""
-    words, covered = [], 1
-    for dim, extent in enumerate(mask.shape):
-        used = np.asarray(mask.any(axis=tuple(d for d in range(mask.ndim) if d != dim)))
-        n = int(np.count_nonzero(used))
-        if n < extent:
-            word, n = _along(used, _noun(dim, mask.ndim), count // n)
+    words, lines = [], []
+    raw = [np.asarray(mask.any(axis=tuple(d for d in range(mask.ndim) if d != dim))) for dim in range(mask.ndim)]
+    for dim, line in enumerate(raw):
+        n = int(np.count_nonzero(line))
+        # Places of this dimension where all that could be wrong beside the others' wrong places can't be told.
+        beside = [np.ones_like(line) if d == dim else other for d, other in enumerate(raw)]
+        mute = np.asarray(silent[np.ix_(*beside)].all(axis=tuple(d for d in range(mask.ndim) if d != dim)))
+        if (line | mute).all():
+            line = np.ones_like(line)
+        else:
+            word, line = _along(line, mute, _noun(dim, mask.ndim), count // n)
             if not word:
                 return
             words.append(word + _dim(dim, mask.ndim))
-        covered *= n
+        lines.append(line)
+    covered = math.prod(int(np.count_nonzero(line)) for line in lines)
     if words and covered == 1 and mask.ndim > 1:
-        flat = int(np.argmax(mask))
-        yield _only(flat, mask), 1
+        yield _only(int(np.argmax(mask)), mask), 1
     elif words:
-        yield ", ".join(words), covered
+        yield ", ".join(words), covered - int(np.count_nonzero(silent[np.ix_(*lines)]))
 
 
 def _only(flat: int, mask: _Mask) -> str:
@@ -209,34 +224,37 @@ def _dim(dim: int, dims: int) -> str:
     return "" if dims == 1 else f" (dim {-1 if dim == dims - 1 else dim})"
 
 
-def _along(used: _Mask, noun: str, across: int) -> _Candidate:
-    """What to call the true places of a line, at each of which ``across`` elements are wrong, and how many it covers.
+def _along(used: _Mask, mute: _Mask, noun: str, across: int) -> tuple[str, _Mask]:
+    """What to call the true places of a line, at each of which ``across`` elements are wrong, and what that covers.
 
-    ("", 0) where they are only some places.
+    "" where they are only some places. ``mute`` places may or may not belong to them.
     """
-    places = np.flatnonzero(used)
-    n, extent, first = len(places), len(used), int(places[0])
+    places, every = np.flatnonzero(used), np.arange(len(used))
+    n, extent, first, last = len(places), len(used), int(places[0]), int(places[-1])
     one, many = (noun, f"{noun}s ") if noun else ("index", "")
     if n == 1:
         which = f"{one} {first}" if 0 < first < extent - 1 else f"{'last' if first else 'first'} {one}"
         only = ("only the " if first in (0, extent - 1) else "only ") if noun == "element" else ""
-        return only + which, 1
-    found: list[_Candidate] = []
-    span = int(places[-1]) - first + 1
-    if n >= FILL * span and span < extent:
+        return only + which, used
+    found: list[tuple[str, _Mask]] = []
+    last = extent - 1 if mute[last + 1 :].all() else last
+    block = first - first % 8
+    first = block if mute[block:first].all() else first  # faults begin where blocks do
+    span = last - first + 1
+    if n >= FILL * (span - int(np.count_nonzero(mute[first : last + 1]))) and span < extent:
+        name = f"{many or 'indices '}{first} to {last}" if span > 2 or across > 2 else ""
         if first == 0:
-            found.append((f"first {span} of {extent} {many}".rstrip(), span))
-        elif first + span == extent:
-            found.append((_tail(first, span, many), span))
-        elif span > 2 or across > 2:
-            found.append((f"{many or 'indices '}{first} to {first + span - 1}", span))
-    if (periodic := _periodic(places, extent, across)) is not None:
-        period, low, high, covered = periodic
-        found.append((_every(period, low, high, one, many), covered))
+            name = f"first {span} of {extent} {many}".rstrip()
+        elif last == extent - 1:
+            name = _tail(first, span, many)
+        found += [(name, (first <= every) & (every <= last))] if name else []
+    if (periodic := _periodic(places, mute, across)) is not None:
+        period, low, high = periodic
+        found.append((_every(period, low, high, one, many), (low <= every % period) & (every % period < high)))
     if n <= 4 and across > 3:
         listed = ", ".join(str(i) for i in places[:-1])
-        found.append((f"{many or 'indices '}{listed} and {places[-1]}", n))
-    return min(found, key=lambda candidate: candidate[1], default=("", 0))
+        found.append((f"{many or 'indices '}{listed} and {last}", used))
+    return min(found, key=lambda candidate: int(np.count_nonzero(candidate[1])), default=("", used))
 
 
 def _tail(first: int, n: int, many: str) -> str:
@@ -263,8 +281,8 @@ def _ordinal(n: int) -> str:
     return f"{n}{suffix}"
 
 
-def _periodic(places: NDArray[np.int64], extent: int, across: int) -> tuple[int, int, int, int] | None:
-    """``(period, low, high, covered)``: one run of places, low <= place % period < high, in every period.
+def _periodic(places: NDArray[np.int64], mute: _Mask, across: int) -> tuple[int, int, int] | None:
+    """``(period, low, high)``: one run of places, low <= place % period < high, in every period.
 
     At least three periods, four of single elements, or two of long runs: chance brings the rest about.
     """
@@ -274,7 +292,7 @@ def _periodic(places: NDArray[np.int64], extent: int, across: int) -> tuple[int,
     starts = np.concatenate([places[:1], places[1:][breaks > 1]])
     if len(starts) < 2:
         return None
-    gaps = np.diff(starts)
+    gaps, extent = np.diff(starts), len(mute)
     # Holes (places right by chance) split runs and widen gaps: the true period is among these.
     candidates = {int(gaps.min()), int(np.median(gaps)), int(np.gcd.reduce(starts - starts[0])), int(gaps.max())}
     candidates |= {1 << k for k in range(1, 13)}
@@ -285,41 +303,48 @@ def _periodic(places: NDArray[np.int64], extent: int, across: int) -> tuple[int,
         low, high = int(residues[0]), int(residues[-1]) + 1
         if high - low == period or len(residues) < FILL * (high - low):
             continue
-        periods, rest = divmod(extent, period)
-        covered = periods * (high - low) + max(0, min(rest, high) - low)
+        residue = np.arange(extent) % period
+        covered = int(np.count_nonzero((low <= residue) & (residue < high) & ~mute))
         hit = len(np.unique(places // period))
         if len(places) >= FILL * covered and hit + min(high - low, 4) // 2 + (across > 3) >= 4:
-            return period, low, high, covered
+            return period, low, high
     return None
 
 
 # --- in memory order, and about the diagonal ------------------------------------------------------------------------
 
 
-def _in_order(mask: _Mask) -> Iterator[_Candidate]:
+def _in_order(mask: _Mask, silent: _Mask) -> Iterator[_Candidate]:
     """The elements counted one after the other, the last dimension first."""
     flat = mask.reshape(-1)
-    if np.count_nonzero(flat) > 1 and (found := _along(flat, "element", 1))[0]:
-        yield f"{found[0]} in memory order", found[1]
+    if np.count_nonzero(flat) < 2:
+        return
+    name, line = _along(flat, silent.reshape(-1), "element", 1)
+    if name:
+        yield f"{name} in memory order", int(np.count_nonzero(line & ~silent.reshape(-1)))
 
 
-def _diagonals(mask: _Mask) -> Iterator[_Candidate]:
+def _diagonals(mask: _Mask, silent: _Mask) -> Iterator[_Candidate]:
     """Triangles, diagonals and bands of the last two dimensions, the same in every matrix."""
     rows, columns = mask.shape[-2:]
     if min(rows, columns) < 3:
         return
     matrices = mask.reshape(-1, rows, columns)
-    used = matrices.any(axis=0)
-    i, j = np.nonzero(used)
-    offsets = np.unique(j - i)
-    low, high = int(offsets[0]), int(offsets[-1])
-    sizes = {d: min(rows, columns - d) - max(0, -d) for d in range(1 - rows, columns)}
-    if offsets.tolist() == [d for d in sizes if d != 0]:
-        yield "all but the diagonal", sum(sizes[int(d)] for d in offsets) * len(matrices)
+    offset = np.arange(columns) - np.arange(rows)[:, None]
+    able = (~silent.reshape(-1, rows, columns)).sum(axis=0)
+    wrong = set(np.unique(offset[matrices.any(axis=0)]).tolist())
+    every = range(1 - rows, columns)
+    # Diagonals that can't be told to be right or wrong belong where their neighbours do.
+    told = {int(d) for d in np.unique(offset[able > 0])}
+    if told - wrong == {0}:
+        yield "all but the diagonal", int(able[offset != 0].sum())
         return
-    if len(offsets) < high - low + 1:
+    low, high = min(wrong), max(wrong)
+    low = every[0] if not any(d in told for d in range(every[0], low)) else low
+    high = every[-1] if not any(d in told for d in range(high + 1, columns)) else high
+    if any(d in told and d not in wrong for d in range(low, high + 1)):
         return
-    covered = sum(sizes[d] for d in range(low, high + 1)) * len(matrices)
+    covered = int(able[(low <= offset) & (offset <= high)].sum())
     if low == high:
         name = "the diagonal" if low == 0 else f"diagonal {low}"
     elif high == columns - 1:

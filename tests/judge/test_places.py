@@ -194,7 +194,8 @@ def test_every_pattern_covers_every_wrong_element(shape, data):
     assert bool(name) == bool(made.any())
     count = int(made.sum())
     if count:
-        for _, covered in places._candidates(made, golden.reshape(shape), torch.float32, count):
+        golden, silent = golden.reshape(shape), np.zeros_like(made)
+        for _, covered in places._candidates(made, silent, golden, torch.float32, count):
             assert count <= covered <= made.size
 
 
@@ -227,6 +228,19 @@ def test_the_largest_errors_stand_out():
     golden = torch.randn(64, 96, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     actual = off(golden * 1.001, np.s_[3], lambda t: t * 2).float()
     assert describe(golden, actual, rtol=1e-5) == "all 6144, the largest errors: row 3 (dim 0)"
+
+
+def test_zeros_that_are_right_do_not_hide_a_pattern():
+    golden = torch.randn(64, 96, generator=torch.Generator().manual_seed(0), dtype=torch.float64).relu()
+    assert describe(golden, off(golden, np.s_[:, 3], lambda t: t * 2).float(), rtol=1e-3) == "column 3 (dim -1)"
+    assert describe(golden, (golden * 2).float(), rtol=1e-3).endswith("whose golden isn't 0")
+    some = torch.rand(64, 96, generator=torch.Generator().manual_seed(1)) < 0.3
+    assert describe(golden, torch.where(some, golden * 2, golden).float(), rtol=1e-3).startswith("scattered")
+    line = golden.reshape(-1)[:1000]
+    assert describe(line, off(line, np.s_[-16:], lambda t: t * 2).float(), rtol=1e-3) == "last 16 of 1000 elements"
+    assert describe(line, off(line, np.s_[1::2], lambda t: t * 2).float(), rtol=1e-3) == "every 2nd element, from 1"
+    lower = torch.where(torch.ones(96, 96).tril(-1).bool(), 2.0, 1.0)[:64]
+    assert describe(golden, (golden * lower).float(), rtol=1e-3) == "the lower triangle"
 
 
 def test_a_factor_is_no_place():
