@@ -452,7 +452,8 @@ def _changes_of(group: Sequence[Entry]) -> dict[str, Change]:
         outside = torch.ones(whole[0].shape, dtype=torch.bool)
         for entry in group:
             place = entry.source
-            outside.as_strided(place.size(), place.stride(), place.storage_offset())[...] = False
+            numbers = torch.arange(outside.numel())  # an expanded view has several elements in one place
+            outside[numbers.as_strided(place.size(), place.stride(), place.storage_offset()).reshape(-1)] = False
         if outside.any():
             before, after = whole[0][outside], whole[1][outside]
             if not same_bits(before, after):
