@@ -81,6 +81,7 @@ class Sample:
         fn, args, kwargs: what to call, with what.
         backward: as in CheckOptions: ``"auto"`` compares gradients too.
         random: whether it draws random numbers on purpose.
+        number: which of its operator's samples it is.
         extra: beyond the number asked for, for faults that fit few operators.
     """
 
@@ -92,6 +93,7 @@ class Sample:
     kwargs: dict[str, Any]
     backward: Any = False
     random: bool = False
+    number: int = 0
     extra: bool = False
 
     def tensors(self) -> list[tuple[int, torch.Tensor]]:
@@ -280,7 +282,7 @@ def samples(
         first = seed * count % max(1, len(found))
         for i, s in enumerate((found[first:] + found[:first])[: count + EXTRA]):
             call = Sample(name, op.name.rpartition(".")[2], dtype, op.op, (s.input, *s.args), dict(s.kwargs))
-            yield dataclasses.replace(call, backward="auto" if differentiable else False, extra=i >= count)
+            yield dataclasses.replace(call, backward="auto" if differentiable else False, number=i, extra=i >= count)
 
 
 def _tensors(sample: Any) -> list[torch.Tensor]:
@@ -314,7 +316,9 @@ def dropouts(dtype: torch.dtype, pattern: str, seed: int) -> Iterator[Sample]:
     for name, shape in shapes.items():
         if not fnmatch.fnmatch(f"nn.functional.{name}", pattern):
             continue
-        for p in (0.2, 0.7):
+        for i, p in enumerate((0.2, 0.7)):
             x = (torch.rand(shape, generator=generator) + 0.5).to(dtype)
             kwargs = {"p": p, "training": True}
-            yield Sample(f"nn.functional.{name}", name, dtype, getattr(functional, name), (x,), kwargs, random=True)
+            yield Sample(
+                f"nn.functional.{name}", name, dtype, getattr(functional, name), (x,), kwargs, random=True, number=i
+            )
