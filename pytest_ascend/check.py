@@ -21,7 +21,9 @@ from pytest_ascend.judge.verdict import CheckResult, Kind, OutputResult, Verdict
 from pytest_ascend.observe import errors
 from pytest_ascend.observe.capture import Capture, RunFailed, Setting, caller_autocast, keep_rng, on_cpu, run
 from pytest_ascend.observe.isolation import Isolation
+from pytest_ascend.observe.memory import written_outside
 from pytest_ascend.observe.modules import choose
+from pytest_ascend.observe.places import with_places
 from pytest_ascend.observe.reference import Judged, Reference
 from pytest_ascend.observe.reruns import SecondLook
 from pytest_ascend.observe.vacuous import without_power
@@ -107,7 +109,7 @@ class _Check:
                 continue
             if actual.backward_error is not None:
                 outputs += self._backward_raised(actual.backward_error, reference, relaid, layout)
-            judged = self._judged(reference, actual, relaid, layout)
+            judged = with_places(self._judged(reference, actual, relaid, layout), reference, actual)
             if not seen:
                 layers = judged
                 outputs[:0] = judged.outputs
@@ -146,7 +148,7 @@ class _Check:
         if layout == "as_given":
             judged, notes = self.isolation.judge(look, actual, judged)
             self.notes += notes
-        return judged
+        return written_outside(look, actual, judged)
 
     # -- layouts --------------------------------------------------------------------------------------------------
 

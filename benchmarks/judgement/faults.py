@@ -239,19 +239,18 @@ def _block_boundary(y: torch.Tensor, chance: random.Random) -> None:
     y[places] = y[places - 1]
 
 
-@_stored("unwritten")
-def _unwritten(y: torch.Tensor, chance: random.Random) -> None:
+@fault("unwritten", common=True)
+def _unwritten(sample: Sample, chance: random.Random) -> Planted:
     """A quarter of the result was never written and holds whatever the memory held, something else on each run."""
-    n = y.numel()
-    size = max(1, n // 4)
-    first = chance.randrange(n - size + 1)
-    _MEMORY.shuffle(_MEMORY_SCALES)
-    garbage = [_MEMORY.gauss(0.0, 1.0) * _MEMORY_SCALES[i % len(_MEMORY_SCALES)] for i in range(size)]
-    y[first : first + size] = torch.tensor(garbage, dtype=torch.float64).to(y.dtype)
+    where, memory = chance.random(), random.Random(chance.random())
 
+    def spoil(y: torch.Tensor) -> None:
+        size = max(1, y.numel() // 4)
+        first = int(where * (y.numel() - size + 1))
+        garbage = [memory.gauss(0.0, 1.0) * memory.choice((0.0, 1e-3, 1.0, 1.0, 30.0)) for _ in range(size)]
+        y[first : first + size] = torch.tensor(garbage, dtype=torch.float64).to(y.dtype)
 
-_MEMORY = random.Random(0)  # goes on from run to run, as memory does
-_MEMORY_SCALES = [0.0, 1e-3, 1.0, 1.0, 30.0]
+    return Planted(in_store(sample.fn, spoil))
 
 
 @_stored("NaN in one element")

@@ -33,7 +33,7 @@ import torch
 
 import kernel_faults
 import reading_faults
-from criteria import verdicts
+from criteria import CRITERIA, verdicts
 from faults import FAULTS, Fault, Planted
 from pytest_ascend.cases.case import Case
 from pytest_ascend.check import check_case
@@ -45,7 +45,7 @@ from rights import rights
 from samples import DTYPES, Bench, Sample, dropouts, generator_of, samples, usable
 from tally import Tally, compact, show, show_kinds, worse
 
-__all__ = ["main", "measure"]
+__all__ = ["CRITERIA", "main", "measure"]
 
 _REGISTERED = (reading_faults, kernel_faults)  # importing them enters their kinds into FAULTS
 #: How many of the kinds that fit every operator one sample gets: of the forward, and of the backward pass.
@@ -69,9 +69,9 @@ def measure(
     found = [*samples(dtype, ops, count, seed=seed, larger=larger, part=part)]
     if part[0] == 0:
         found += dropouts(dtype, ops, seed)
-    for number, sample in enumerate(found):
+    for sample in found:
         with keep_rng(resolve("emulated")):
-            _judge(tally, sample, kinds, f"{seed} {number}")
+            _judge(tally, sample, kinds, f"{dtype} {seed} {sample.number}")
     tally.seconds = time.perf_counter() - start
     return tally
 
@@ -311,7 +311,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Tally]:
     found = {name: Tally() for name in options.dtypes}
     if options.jobs == 1:
         for name, part in tasks:
-            found[name] = measure(DTYPES[name], **asked, part=part)
+            found[name].add(measure(DTYPES[name], **asked, part=part))
         return found
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     context = multiprocessing.get_context("spawn")
@@ -319,6 +319,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Tally]:
         futures = [(name, pool.submit(measure, DTYPES[name], **asked, part=part)) for name, part in tasks]
         for name, future in futures:
             found[name].add(future.result())
+            print(f"{name}: {found[name].planted.total()} faults after {found[name].seconds:.0f} s", file=sys.stderr)
     return found
 
 

@@ -209,6 +209,11 @@ def one_tap_off(layer: Any, forward: Callable[..., Any], x: torch.Tensor) -> tor
     return torch.nn.functional.conv2d(x, layer.weight, layer.bias, layer.stride)
 
 
+def hidden(*dtypes: torch.dtype) -> tuple[torch.dtype, ...]:
+    """Dtypes whose rounding in the layer that is looked at is larger than the fault."""
+    return dtypes
+
+
 # --- models ---------------------------------------------------------------------------------------------------------
 
 
@@ -237,6 +242,7 @@ def minilm(small: bool = False) -> Subject:
         mask[1, 16:] = 0
         return model, {"input_ids": ids, "attention_mask": mask}
 
+    narrow = hidden(torch.float16, torch.bfloat16)
     k = 1 if small else 3
     at = f"encoder.layer.{k}"
     heads = 4 if small else 12
@@ -249,8 +255,8 @@ def minilm(small: bool = False) -> Subject:
         Fault("bias dropped", f"{at}.attention.output.dense", at, no_bias),
         Fault("heads swapped", f"{at}.attention.output", at, heads_swapped(heads)),
         Fault("weight misread", f"{at}.attention.self.query", at, weight_read_along_rows),
-        Fault("tanh gelu", f"{at}.intermediate.intermediate_act_fn", at, tanh_gelu),
-        Fault("narrow accumulator", f"{at}.output.dense", at, narrow_accumulator),
+        Fault("tanh gelu", f"{at}.intermediate.intermediate_act_fn", at, tanh_gelu, narrow),
+        Fault("narrow accumulator", f"{at}.output.dense", at, narrow_accumulator, narrow),
         Fault("last row duplicated", f"{at}.attention", at, last_row_duplicated),
         Fault("truncated", at, at, truncated),
         Fault("mask ignored", f"{at}.attention", at, mask_ignored),
@@ -273,6 +279,7 @@ def llama(small: bool = False) -> Subject:
         model = transformers.LlamaForCausalLM(config)
         return model, {"input_ids": torch.randint(256, (2, 32), generator=torch.Generator().manual_seed(0))}
 
+    narrow = hidden(torch.float16, torch.bfloat16)
     at = "model.layers.1"
     faults = (
         Fault("output x 1.01", at, at, larger),
@@ -284,7 +291,7 @@ def llama(small: bool = False) -> Subject:
         Fault("heads swapped", f"{at}.self_attn.o_proj", f"{at}.self_attn", heads_swapped(4)),
         Fault("weight misread", f"{at}.self_attn.q_proj", f"{at}.self_attn", weight_read_along_rows),
         Fault("rough silu", f"{at}.mlp.act_fn", f"{at}.mlp", rough_silu),
-        Fault("narrow accumulator", f"{at}.mlp.down_proj", f"{at}.mlp", narrow_accumulator),
+        Fault("narrow accumulator", f"{at}.mlp.down_proj", f"{at}.mlp", narrow_accumulator, narrow),
         Fault("last row duplicated", f"{at}.self_attn", f"{at}.self_attn", last_row_duplicated),
         Fault("truncated", f"{at}.mlp.up_proj", f"{at}.mlp", truncated),
         Fault("positions shifted", "model.rotary_emb", "model.layers.0", positions_shifted),
@@ -304,8 +311,16 @@ def resnet18(small: bool = False) -> Subject:
         found.loader.exec_module(module)
         torch.manual_seed(0)
         generator = torch.Generator().manual_seed(0)
-        images = torch.randn(2, 3, 32 if small else 64, 32 if small else 64, generator=generator)
+        size, width = (32, 16) if small else (64, 64)
+        images = torch.randn(2, 3, size, size, generator=generator)
         model = module.ResNet18(10).train()
+        if small:  # the same net, narrow
+            model.conv1, model.bn1 = nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width)
+            for i in range(4):
+                before, after = width << max(i - 1, 0), width << i
+                blocks = module.Block(before, after, 1 if i == 0 else 2), module.Block(after, after, 1)
+                setattr(model, f"layer{i + 1}", nn.Sequential(*blocks))
+            model.fc = nn.Linear(8 * width, 10)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if "bn" in name or "downsample.1" in name:
@@ -323,7 +338,7 @@ def resnet18(small: bool = False) -> Subject:
         Fault("wrong eps", f"{at}.bn2", f"{at}.bn2", wrong_eps),
         Fault("bias dropped", "fc", "fc", no_bias),
         Fault("shift dropped", f"{at}.bn1", f"{at}.bn1", no_shift),
-        Fault("output x 1.01 of a block not looked at", "layer3.1.bn1", "layer3.1", larger),
+        Fault("bn x 1.01", "layer3.1.bn1", "layer3.1", larger, hidden(torch.bfloat16)),
         Fault("border replicated", f"{at}.conv2", f"{at}.conv2", one_tap_off),
         Fault("last row duplicated", f"{at}.bn2", f"{at}.bn2", last_row_duplicated),
         Fault("truncated", f"{at}.bn2", f"{at}.bn2", truncated),
@@ -336,6 +351,13 @@ def resnet18(small: bool = False) -> Subject:
 SUBJECTS: dict[str, Callable[..., Subject]] = {"minilm": minilm, "llama": llama, "resnet18": resnet18}
 
 
+def expected(result: pa.CheckResult, fault: Fault | None, dtype: torch.dtype) -> bool:
+    """Whether the right model passed, or the fault was named at its layer; one that rounding hides may do either."""
+    if fault is None or (dtype in fault.blind and result.first_divergence is None):
+        return result.passed and result.first_divergence is None
+    return result.verdict is pa.Verdict.FAIL and result.first_divergence == fault.named
+
+
 def rows(subject: Subject) -> Iterator[tuple[str, dict[str, str]]]:
     """``(fault, dtype to what was said)``; the right model first."""
     for fault in (None, *subject.faults):
@@ -344,10 +366,7 @@ def rows(subject: Subject) -> Iterator[tuple[str, dict[str, str]]]:
             start = time.perf_counter()
             result = subject.check(dtype, fault)
             took = time.perf_counter() - start
-            wanted = None if fault is None else fault.named
-            right = result.first_divergence == wanted and result.verdict is (
-                pa.Verdict.FAIL if fault else pa.Verdict.PASS
-            )
+            right = expected(result, fault, dtype)
             how = ""
             if result.first_divergence:
                 reason = result.checkpoints[result.first_divergence].reason

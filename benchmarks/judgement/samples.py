@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_utils import set_rng_seed
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from pytest_ascend.cases.case import Case
 from pytest_ascend.check import _Check
 from pytest_ascend.judge.verdict import CheckResult
-from pytest_ascend.observe.capture import Capture, RunFailed, run
+from pytest_ascend.observe.capture import Capture, RunFailed, keep_rng, run
 from pytest_ascend.observe.reference import Reference, leaves
 from pytest_ascend.observe.reruns import SecondLook
 from pytest_ascend.observe.sizes import find_size
@@ -42,6 +43,7 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 SKIPPED = {
     "as_strided",
     "as_strided_copy",
+    "as_strided_scatter",
     "bernoulli",
     "cauchy",
     "empty",
@@ -79,6 +81,7 @@ class Sample:
         fn, args, kwargs: what to call, with what.
         backward: as in CheckOptions: ``"auto"`` compares gradients too.
         random: whether it draws random numbers on purpose.
+        number: which of its operator's samples it is.
         extra: beyond the number asked for, for faults that fit few operators.
     """
 
@@ -90,6 +93,7 @@ class Sample:
     kwargs: dict[str, Any]
     backward: Any = False
     random: bool = False
+    number: int = 0
     extra: bool = False
 
     def tensors(self) -> list[tuple[int, torch.Tensor]]:
@@ -150,7 +154,6 @@ class Bench:
         check = _Check(self.case(sample.fn), self.target, self.options, None)
         self.setting = check.setting
         self.reference = Reference.of(check.case, check.setting, check.criterion, None)
-        self._yardsticks: Any = None
         self._step_up: Capture | None = None
         self._emulated: Capture | None = None
 
@@ -182,19 +185,13 @@ class Bench:
         """
         actual.exercised = True  # a fault that is planted on the CPU may leave the device nothing to do
 
-        def look(*args: Any, **kwargs: Any) -> _Look:
-            looks.append(_Look(*args, **kwargs, yardsticks=self._yardsticks))
-            return looks[-1]
-
-        looks: list[_Look] = []
-        given = {"Reference": _Known(self.reference), "SecondLook": look, "run": lambda *_, **__: actual}
+        given = {"Reference": _Known(self.reference), "SecondLook": _Look, "run": lambda *_, **__: actual}
         before = {name: getattr(road, name) for name in given}
         vars(road).update(given)
         try:
             return _Check(self.case(fn), self.target, self.options, None).result()
         finally:
             vars(road).update(before)
-            self._yardsticks = next((one.yardsticks for one in looks if one.yardsticks), self._yardsticks)
 
     def step_up(self) -> Capture:
         """The golden one precision above the sample's dtype: float32 for 16 bits, float64 for float32."""
@@ -226,11 +223,11 @@ class _Look(SecondLook):
 
 
 def usable(bench: Bench) -> bool:
-    """Whether there is something to compare: strided tensors, 2 to MOST elements in all, no random numbers."""
+    """Whether there is something to compare: strided tensors, 1 to MOST elements in all, no random numbers."""
     reference = bench.reference
     values = [v for v in tree_flatten(reference.own.output)[0] if isinstance(v, torch.Tensor)]
     return (
-        2 <= sum(v.numel() for v in values) <= MOST
+        1 <= sum(v.numel() for v in values) <= MOST
         and all(v.layout is torch.strided for v in values)
         and reference.benchmark is not None
         and (bench.sample.random or not (reference.own.drew or reference.golden.drew or _seeds_itself(bench)))
@@ -274,17 +271,23 @@ def samples(
         if not fnmatch.fnmatch(name, pattern):
             continue
         differentiable = op.supports_autograd and dtype in op.backward_dtypes
-        torch.manual_seed(seed)
         try:
-            with _larger(larger):
-                found = list(op.sample_inputs("cpu", dtype, requires_grad=differentiable))
+            with keep_rng(resolve("emulated")), _larger(larger):
+                set_rng_seed(generator_of(name, seed).getrandbits(31))
+                found = list(op.sample_inputs("cpu", dtype, requires_grad=differentiable, set_seed=False))
         except Exception:  # torch has none for this dtype or size
             continue
+        found = [s for s in found if all(v.numel() for v in _tensors(s))] or found
         generator_of(name).shuffle(found)
         first = seed * count % max(1, len(found))
         for i, s in enumerate((found[first:] + found[:first])[: count + EXTRA]):
             call = Sample(name, op.name.rpartition(".")[2], dtype, op.op, (s.input, *s.args), dict(s.kwargs))
-            yield dataclasses.replace(call, backward="auto" if differentiable else False, extra=i >= count)
+            yield dataclasses.replace(call, backward="auto" if differentiable else False, number=i, extra=i >= count)
+
+
+def _tensors(sample: Any) -> list[torch.Tensor]:
+    flat = tree_flatten((sample.input, sample.args, sample.kwargs))[0]
+    return [v for v in flat if isinstance(v, torch.Tensor) and v.layout is torch.strided]
 
 
 @contextlib.contextmanager
@@ -313,7 +316,9 @@ def dropouts(dtype: torch.dtype, pattern: str, seed: int) -> Iterator[Sample]:
     for name, shape in shapes.items():
         if not fnmatch.fnmatch(f"nn.functional.{name}", pattern):
             continue
-        for p in (0.2, 0.7):
+        for i, p in enumerate((0.2, 0.7)):
             x = (torch.rand(shape, generator=generator) + 0.5).to(dtype)
             kwargs = {"p": p, "training": True}
-            yield Sample(f"nn.functional.{name}", name, dtype, getattr(functional, name), (x,), kwargs, random=True)
+            yield Sample(
+                f"nn.functional.{name}", name, dtype, getattr(functional, name), (x,), kwargs, random=True, number=i
+            )

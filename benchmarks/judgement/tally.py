@@ -152,7 +152,7 @@ def show_kinds(faults: Iterable[Any]) -> None:
 
 # --- the baseline ----------------------------------------------------------------------------------------------------
 
-_KEPT = ("samples", "right", "distinct", "faults", "criteria", "rights", "kinds", "noted")
+_KEPT = ("samples", "right", "distinct", "faults", "criteria", "rights", "kinds", "noted", "broken")
 
 
 def compact(settings: Mapping[str, Any], found: Mapping[str, Any]) -> str:
@@ -162,6 +162,7 @@ def compact(settings: Mapping[str, Any], found: Mapping[str, Any]) -> str:
         lines.append(f'  "{name}": {{')
         for f, key in enumerate(_KEPT):
             value, end = summary[key], "," if f + 1 < len(_KEPT) else ""
+            value = len(value) if isinstance(value, list) else value
             if isinstance(value, dict) and value:
                 rows = [f"    {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()]
                 lines.append(f'   "{key}": {{\n' + ",\n".join(rows) + f"\n   }}{end}")
@@ -177,6 +178,8 @@ def worse(baseline: Path, settings: Mapping[str, Any], found: Mapping[str, Any])
     Where as much was measured as then, one more false alarm or miss of ``auto`` is worse. Where it wasn't (another
     torch has other samples), rates are compared and one sample is allowed for. Planting less is worse too.
     """
+    if not baseline.exists():
+        return [f"there is no {baseline}: --write-baseline makes it"]
     before = json.loads(baseline.read_text())
     if before["settings"] != dict(settings):
         return [f"{baseline} was measured with {before['settings']}, this is {dict(settings)}: nothing can be compared"]
@@ -205,7 +208,8 @@ def worse(baseline: Path, settings: Mapping[str, Any], found: Mapping[str, Any])
                 said.append(f"{name}: only {now[0]} right runs '{kind}', {runs} in the baseline")
             elif now[1] > _allowed(alarms, runs, now[0]):
                 said.append(f"{name}: {now[1]} of {now[0]} right runs '{kind}' are blamed, {alarms} in the baseline")
-        said += [f"{name}: the judgement itself raised: {what}" for what in summary["broken"]]
+        if len(summary["broken"]) > old["broken"]:
+            said.append(f"{name}: the judgement itself raised {len(summary['broken'])} times: {summary['broken'][0]}")
     return said
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_ascend.cases.transfer import Copier, Entry
+from pytest_ascend.cases.transfer import Copier, Entry, Room
 from pytest_ascend.cases.tree import Rebuilder, reach
 
 __all__ = ["Built", "Case", "api_name"]
@@ -26,6 +26,7 @@ class Built:
         module: the copied module under test, or None when the callable isn't one (or a module's method).
         entries: every tensor that was copied.
         notes: what had to be changed to make the copy.
+        rooms: the guarded storages, when they were asked for.
     """
 
     fn: Callable[..., Any]
@@ -34,6 +35,7 @@ class Built:
     module: nn.Module | None
     entries: tuple[Entry, ...]
     notes: tuple[str, ...] = ()
+    rooms: tuple[Room, ...] = ()
 
     def call(self) -> Any:
         """Run it."""
@@ -105,6 +107,7 @@ class Case:
         floating: torch.dtype | None = None,
         relaid: Mapping[int, torch.Tensor] | None = None,
         fn: Callable[..., Any] | None = None,
+        guard: bool = False,
     ) -> Built:
         """Copy everything to a device.
 
@@ -114,12 +117,13 @@ class Case:
             floating: precision to promote to, or None to keep the case's own.
             relaid: arguments to be given in another layout, ``id(tensor)`` to the re-laid tensor.
             fn: another callable to be given the same arguments (a reference).
+            guard: copy storages between guard bands; the code under test can tell by the storage offsets.
 
         Raises:
             ValueError: an argument or module can't be copied.
         """
         mixed = device.type != "cpu" and any(t.device.type != "cpu" for t in self.tensors)
-        copier = Copier(device, floating=floating, keep_cpu=mixed, relaid=relaid)
+        copier = Copier(device, floating=floating, keep_cpu=mixed, relaid=relaid, guard=guard)
         callee = self.fn if fn is None else fn
         owner = callee if isinstance(callee, nn.Module) else getattr(callee, "__self__", None)
         module = copier.build(owner, "module") if isinstance(owner, nn.Module) else None
@@ -132,7 +136,7 @@ class Case:
         new = copier.build(callee, "fn")
         args = tuple(copier.build(value, f"args[{i}]") for i, value in enumerate(self.args))
         kwargs = {name: copier.build(value, name, name) for name, value in self.kwargs.items()}
-        return Built(new, args, kwargs, module, tuple(copier.entries), tuple(copier.notes))
+        return Built(new, args, kwargs, module, tuple(copier.entries), tuple(copier.notes), tuple(copier.rooms))
 
 
 class _Paths(Rebuilder):

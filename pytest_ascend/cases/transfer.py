@@ -21,7 +21,7 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 
 from pytest_ascend.cases.tree import Rebuilder, reach
 
-__all__ = ["Copier", "Entry", "flat_storage", "same_bits"]
+__all__ = ["Copier", "Entry", "Room", "flat_storage", "same_bits"]
 
 _ACCELERATOR = re.compile(r"(npu|cuda|xpu|mps|privateuseone)(:\d+)?")
 
@@ -54,6 +54,28 @@ class Entry:
             return self.copy
         module, name = self.owner
         return getattr(module, name)  # type: ignore[no-any-return]
+
+
+@dataclasses.dataclass(frozen=True)
+class Room:
+    """A storage that was copied between two guard bands.
+
+    Attributes:
+        path: the first tensor that lies in it.
+        whole: the memory with its bands, in one dimension.
+        before, after: where the storage itself begins and ends.
+        band: what the bands hold, as one element on the CPU.
+    """
+
+    path: str
+    whole: torch.Tensor
+    before: int
+    after: int
+    band: torch.Tensor
+
+
+#: Bytes on either side of a guarded storage: what accelerators align memory to, so that the copy keeps its alignment.
+_GUARD = 512
 
 
 class _Fork(torch.autograd.Function):
@@ -116,7 +138,7 @@ def _in_dtype(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def _view_like(base: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """The view of a flat storage that ``like`` is of its own."""
-    view = base.as_strided(like.size(), like.stride(), like.storage_offset())
+    view = base.as_strided(like.size(), like.stride(), base.storage_offset() + like.storage_offset())
     if like.is_conj():
         view = view.conj()
     if like.is_neg():
@@ -139,6 +161,7 @@ class Copier(Rebuilder):
             float64 and complex64 complex128; integers stay). None keeps each tensor's own.
         keep_cpu: leave tensors that lie on the CPU there; for cases whose arguments mix devices on purpose.
         relaid: for tensors to be given in another layout, ``id(tensor)`` to the re-laid tensor.
+        guard: copy storages between guard bands (:attr:`rooms`); storage offsets grow by the band.
     """
 
     def __init__(
@@ -148,8 +171,11 @@ class Copier(Rebuilder):
         floating: torch.dtype | None = None,
         keep_cpu: bool = False,
         relaid: Mapping[int, torch.Tensor] | None = None,
+        guard: bool = False,
     ) -> None:
         super().__init__()
+        self.rooms: list[Room] = []
+        self._guard = guard
         self.device = device
         self.floating = floating
         self.entries: list[Entry] = []
@@ -183,7 +209,7 @@ class Copier(Rebuilder):
     ) -> torch.Tensor:
         source = self._relaid.get(id(value), value)
         with torch.no_grad():
-            new = self._move(source, device)
+            new = self._move(source, device, path)
         leaf = None
         if isinstance(value, nn.Parameter):
             new = leaf = _as_parameter(value, new)
@@ -205,7 +231,7 @@ class Copier(Rebuilder):
             return _as_parameter(value, new)
         return new.requires_grad_(value.requires_grad and value.is_leaf)
 
-    def _move(self, value: torch.Tensor, device: torch.device) -> torch.Tensor:
+    def _move(self, value: torch.Tensor, device: torch.device, path: str = "") -> torch.Tensor:
         dtype = self.precision(value.dtype)
         if not _is_plain(value):
             return value.detach().clone().to(device=device, dtype=dtype)
@@ -217,9 +243,23 @@ class Copier(Rebuilder):
             flat = _flat(value)
             if promoted is None and value.untyped_storage().nbytes() % value.element_size():  # an odd end: take bytes
                 flat = torch.empty(0, dtype=torch.uint8, device=value.device).set_(value.untyped_storage())
-            base = self._bases[key] = flat.to(device=device, dtype=self.precision(flat.dtype), copy=True)
+            dtype_of_base = self.precision(flat.dtype)
+            if self._guard and path and flat.numel():
+                base = self._between_bands(flat, device, dtype_of_base, path)
+            else:
+                base = flat.to(device=device, dtype=dtype_of_base, copy=True)
+            self._bases[key] = base
             self._sources.append(value)
         return _view_like(_in_dtype(base, dtype), value)
+
+    def _between_bands(self, flat: torch.Tensor, device: torch.device, dtype: torch.dtype, path: str) -> torch.Tensor:
+        """A storage's copy in the middle of a larger one."""
+        band = torch.full((), 90, dtype=torch.float32).to(dtype)
+        wide, n = max(_GUARD // flat.element_size(), 1), flat.numel()
+        whole = band.expand(n + 2 * wide).contiguous().to(device)
+        whole[wide : wide + n].copy_(flat)
+        self.rooms.append(Room(path, whole, wide, wide + n, band))
+        return whole[wide : wide + n]
 
     def module(self, value: nn.Module, path: str) -> nn.Module:
         """A module's copy: parameters and buffers move, as ``Module.to`` moves them; the original is left alone.

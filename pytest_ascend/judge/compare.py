@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from pytest_ascend.judge.metrics import measure
+from pytest_ascend.judge.places import with_pattern
 from pytest_ascend.judge.standards import Criterion, judge
 from pytest_ascend.judge.structure import (
     Pair,
@@ -46,11 +47,29 @@ def compare(
     """
     rule = Criterion.of(criterion, cosine=cosine, max_abs=max_abs, rtol=rtol, atol=atol)
     outputs = judge_tree(golden, actual, benchmark, rule, root, exact_dtype=exact_dtype)
+    if any(output.status != "pass" for output in outputs):
+        outputs = _with_patterns(outputs, golden, actual, benchmark, rule, root)
     dtypes = [o.dtype for o in outputs if o.metrics is not None]
     # What computed the result is told by its floating outputs rather than by an index or a mask.
     floating = [d for d in dtypes if "float" in d or "complex" in d]
     dtype = next(iter([*floating, *dtypes]), "")
     return CheckResult.of(outputs, api=api, dtype=dtype, criterion=rule.name)
+
+
+def _with_patterns(
+    outputs: tuple[OutputResult, ...], golden: Any, actual: Any, benchmark: Any, criterion: Criterion, root: str
+) -> tuple[OutputResult, ...]:
+    try:
+        pairs = {p.path: p for p in pair(golden, actual, root)[0]}
+        yardsticks = _yardsticks(golden, benchmark, root)
+    except StructureError:
+        return outputs
+    return tuple(
+        with_pattern(o, pairs[o.path].golden, pairs[o.path].actual, yardsticks.get(o.path), criterion)
+        if o.path in pairs
+        else o
+        for o in outputs
+    )
 
 
 def judge_tree(

@@ -365,6 +365,12 @@ class _Worker:
             return max(int(np.maximum.reduce(steps)), -int(np.minimum.reduce(steps)))
         return _ulp_across_zero(a, b, hidden.either if hidden else None, signed=actual.dtype not in _SIGNLESS)
 
+    def steps(self, golden: torch.Tensor, actual: torch.Tensor) -> int | None:
+        """The same of one pair; None where it isn't counted, or isn't finite."""
+        if self.max_ulp is None or not bool(golden.double().isfinite() & actual.double().isfinite()):
+            return None
+        return self.ulp(golden.reshape(1), actual.reshape(1), None, plain=False)
+
     def errors(self, i: int) -> tuple[torch.Tensor, torch.Tensor, _Floats, _Floats]:
         """Both sides of chunk ``i``, each element's error, and by how much it is outside tolerance."""
         with np.errstate(all="ignore"):
@@ -502,7 +508,8 @@ def _worst(plan: Plan, worker: _Worker, columns: dict[str, _Floats], k: int) -> 
         for j in sorted({int(j) for key in (excess, error) for j in _top(key, k)}):
             if error[j] > 0.0:
                 outside = max(0.0, float(excess[j]))
-                element = Element(plan.index(i, j), golden[j].item(), actual[j].item(), float(error[j]))
+                sides = golden[j].item(), actual[j].item()
+                element = Element(plan.index(i, j), *sides, float(error[j]), worker.steps(golden[j], actual[j]))
                 ranked.append((-outside, -element.error, element.index, element))
     ranked.sort(key=lambda entry: entry[:3])
     return tuple(entry[3] for entry in ranked[:k])

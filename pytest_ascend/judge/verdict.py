@@ -142,13 +142,15 @@ class Element:
     """One element of an output.
 
     ``index`` is its position in the output's shape, ``error`` the absolute difference (``inf`` where one side is NaN or
-    infinite and the other is not the same).
+    infinite and the other is not the same), ``ulp`` how many values of the actual's dtype lie between the two (None
+    where that can't be counted).
     """
 
     index: tuple[int, ...]
     golden: complex | float | int | bool
     actual: complex | float | int | bool
     error: float
+    ulp: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Strict JSON form."""
@@ -156,7 +158,9 @@ class Element:
 
     def __str__(self) -> str:
         where = f"[{', '.join(map(str, self.index))}]" if self.index else "(scalar)"
-        return f"{where}  golden {_number(self.golden)}, actual {_number(self.actual)}, error {_short(self.error)}"
+        apart = "" if self.ulp is None else f" ({_count(self.ulp)} ulp)"
+        sides = f"golden {_number(self.golden)}, actual {_number(self.actual)}"
+        return f"{where}  {sides}, error {_short(self.error)}{apart}"
 
 
 @dataclass(frozen=True)
@@ -203,6 +207,8 @@ class Metrics:
     def __str__(self) -> str:
         cosine, largest, rmse = self.cosine_similarity, self.max_abs_error, self.rmse
         text = f"cosine {_cosine(cosine)}, max abs {_short(largest)}, rmse {_short(rmse)}"
+        if self.max_ulp:
+            text += f", max ulp {_count(self.max_ulp)}"
         if self.mismatches:
             text += f", {self.mismatches} of {self.count} outside tolerance"
         return text
@@ -214,7 +220,7 @@ class OutputResult:
 
     ``path`` names it ("output", "output[0]", "output.logits", "output['k']", "grad(args[0])", "grad(weight)",
     "mutated(args[0])"). ``status`` is "pass", "warning" or "fail"; a warning doesn't fail. ``dtype`` and ``shape`` are
-    the actual's.
+    the actual's. ``pattern`` says in a few words which elements are wrong; see :mod:`pytest_ascend.judge.places`.
     """
 
     path: str
@@ -225,6 +231,7 @@ class OutputResult:
     dtype: str = ""
     shape: tuple[int, ...] = ()
     metrics: Metrics | None = None
+    pattern: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Strict JSON form."""
@@ -236,6 +243,7 @@ class OutputResult:
             "status": self.status,
             "dtype": self.dtype,
             "shape": list(self.shape),
+            "pattern": self.pattern,
             "metrics": self.metrics.to_dict() if self.metrics else None,
         }
 
@@ -430,7 +438,7 @@ class CheckResult:
             yield f"  what:      {self.reason}"
         if worst is not None and self.verdict is not Verdict.PASS:
             shape = f", shape {worst.shape}, {worst.dtype}" if worst.dtype else ""
-            yield f"  where:     {worst.path}{shape}"
+            yield f"  where:     {worst.path}{shape}{f': {worst.pattern}' if worst.pattern else ''}"
         # Of the output that decides: another one's small numbers beside a wrong structure would only mislead.
         measured = self.metrics if self.verdict is Verdict.PASS or worst is None else worst.metrics
         if measured is not None:
@@ -469,7 +477,9 @@ class CheckResult:
                 yield f"  checkpoints: all {len(layers)} pass"
             return
         if self.first_divergence is not None:
-            yield f"  first divergence: {self.first_divergence}"
+            layer = worst_output(self.checkpoints[self.first_divergence].outputs)
+            pattern = f": {layer.pattern}" if layer is not None and layer.pattern else ""
+            yield f"  first divergence: {self.first_divergence}{pattern}"
         suspect = next((i for i, c in enumerate(layers) if c.diverges or c.status != "pass"), 0)
         # The layers just before a fault prove it starts there; those far behind it only repeat it.
         start = max(0, suspect - _ROWS_BEFORE)
@@ -497,6 +507,10 @@ _ROWS_BEFORE = 3
 def _number(value: complex | float | int | bool) -> str:
     # Nine digits tell any two neighbouring float32 values apart.
     return f"{value:.9g}" if isinstance(value, (float, complex)) else str(value)
+
+
+def _count(value: int) -> str:
+    return str(value) if value < 1_000_000 else f"{value:.3g}"
 
 
 def _short(value: float) -> str:

@@ -22,12 +22,15 @@ import torch
 from pytest_ascend.cases.case import Built, Case
 from pytest_ascend.cases.transfer import Entry, flat_storage, same_bits
 from pytest_ascend.cases.tree import reach, snapshot
+from pytest_ascend.observe import guards
 from pytest_ascend.observe.modules import Feed, Taps
 from pytest_ascend.observe.widen import Widened
 from pytest_ascend.targets.base import Target
 
-__all__ = ["Capture", "Change", "RunFailed", "Setting", "caller_autocast", "keep_rng", "on_cpu", "run"]
+__all__ = ["FILL", "Capture", "Change", "RunFailed", "Setting", "caller_autocast", "keep_rng", "on_cpu", "run"]
 
+#: Fresh memory holds NaN in every floating dtype, and -1: what is never written shows.
+FILL = 0xFF
 _FELL_BACK = re.compile(r".*operator '([^']+)' is not currently supported on the NPU backend and will fall back")
 
 
@@ -85,6 +88,7 @@ class Capture:
         drew: whether random numbers were drawn from the CPU's generator.
         backward_error: what the backward pass raised, or None.
         origins: every tensor's path, to what was copied and the dtype of the copy.
+        beside: beside whose memory something was written, and what.
         starts: the gradients that the backward pass began with.
     """
 
@@ -98,6 +102,7 @@ class Capture:
     drew: bool = False
     backward_error: Exception | None = None
     origins: Mapping[str, tuple[torch.Tensor, torch.dtype]] = field(default_factory=dict)
+    beside: list[tuple[str, str]] = field(default_factory=list)
     starts: tuple[torch.Tensor, ...] = ()
 
     def unchanged(self, path: str) -> torch.Tensor | None:
@@ -125,6 +130,8 @@ def run(
     poison: Callable[[Entry], None] | None = None,
     mode: contextlib.AbstractContextManager[Any] | None = None,
     feed: Feed | None = None,
+    fill: int = FILL,
+    guard: bool = False,
 ) -> Capture:
     """Run a case once.
 
@@ -137,6 +144,8 @@ def run(
         fn: a reference to be called instead, with the same arguments.
         poison: called with every copied tensor before the run.
         mode: a context around the forward and around the backward pass, entered twice.
+        fill: the byte that memory the call takes is filled with, where the target can do that.
+        guard: give the arguments in storages between guard bands, which the callable can tell by their offsets.
         feed: sees, and may replace, what the layers to capture are called with.
 
     Raises:
@@ -147,7 +156,8 @@ def run(
     mode = contextlib.nullcontext() if mode is None else mode
     with contextlib.ExitStack() as stack:
         stack.enter_context(target.activate())
-        built = _build(case, target, floating=floating, relaid=relaid, fn=fn)
+        watch = stack.enter_context(target.watch())
+        built = _build(case, target, floating=floating, relaid=relaid, fn=fn, guard=guard)
         if poison is not None:
             for entry in built.entries:
                 poison(entry)
@@ -159,6 +169,8 @@ def run(
         _seed(target, setting.seed)
         generator = torch.get_rng_state()
         kernels, copied = target.kernel_count(), target.downloads()
+        if watch is not None:
+            watch.fill = fill
         with Taps(built.module or _only_module(built), setting.checkpoints, feed) as taps:
             live = _guarded("forward", target, lambda: _call(built, target, setting, floating, mode))
         exercised = _exercised(target, live, built, kernels, copied if not taps.captured else None)
@@ -179,6 +191,9 @@ def run(
             _guarded("backward", target, lambda: _backward(live, built, setting, capture, mode))
         except RunFailed as failed:
             capture.backward_error = failed.error
+        if watch is not None:
+            capture.beside = guards.named(watch.found(), built.entries, live)
+        capture.beside += guards.found_in_rooms(built.rooms)
     capture.fell_back = tuple(dict.fromkeys(seen))
     return capture
 
@@ -437,7 +452,8 @@ def _changes_of(group: Sequence[Entry]) -> dict[str, Change]:
         outside = torch.ones(whole[0].shape, dtype=torch.bool)
         for entry in group:
             place = entry.source
-            outside.as_strided(place.size(), place.stride(), place.storage_offset())[...] = False
+            numbers = torch.arange(outside.numel())  # an expanded view has several elements in one place
+            outside[numbers.as_strided(place.size(), place.stride(), place.storage_offset()).reshape(-1)] = False
         if outside.any():
             before, after = whole[0][outside], whole[1][outside]
             if not same_bits(before, after):

@@ -49,13 +49,19 @@ _T = {CPU_RUNS: 15.8, LARGE_RUNS: 59.5}
 MATERIAL = 0.015
 #: each run of the target must lean the same way by so many of the CPU's standard deviations
 _LEAN = 3.0
-#: elements of an output looked at, in blocks of neighbours
+#: elements of an output looked at, in blocks of neighbours; of each where there are many outputs
 SAMPLE, BLOCK = 1 << 14, 256
+FEW, SAMPLE_OF_MANY = 4, 1 << 12
 #: relative difference between two values that are the same but for rounding, modes of the chip included
 _SAME = {torch.bfloat16: 2.0**-6}
 _SAME_ELSE = 2.0**-8
 #: so many elements, or values, are enough to say what a distribution is like
 _ENOUGH, _MANY = 32, 4096
+#: values of the CPU's runs that distributions are compared with
+_POOLED = 1 << 16
+
+#: of an output that differs from itself
+UNSTEADY = "random, and the same seed gives the target other numbers: no run can be repeated"
 
 Found = tuple[Kind | None, str]
 
@@ -102,6 +108,8 @@ def examine(
 ) -> dict[str, Found]:
     """What is wrong with the target's random numbers: path to kind and reason; a path that is right is missing.
 
+    The kind is None where the target doesn't repeat itself.
+
     Args:
         look: reruns the case.
         actual: the target's run.
@@ -135,7 +143,7 @@ def examine(
             continue
         repeated = again.values.get(path)
         if repeated is None or not _equal(repeated, mine[0]):
-            found[path] = None, "random, and the same seed gives the target other numbers: no run can be repeated"
+            found[path] = None, UNSTEADY
             continue
         said = _compare(torch.stack(there), torch.stack(mine), here[0].dtypes[path])
         if said is not None:
@@ -153,18 +161,19 @@ class _Sampled:
     @classmethod
     def of(cls, capture: Capture, paths: Collection[str]) -> _Sampled:
         found = {path: value for path, value in leaves(capture).items() if path in paths}
-        return cls({p: _sample(v) for p, v in found.items()}, {p: v.dtype for p, v in found.items()})
+        size = SAMPLE if len(paths) <= FEW else SAMPLE_OF_MANY
+        return cls({p: _sample(v, size) for p, v in found.items()}, {p: v.dtype for p, v in found.items()})
 
 
-def _sample(value: torch.Tensor) -> torch.Tensor:
+def _sample(value: torch.Tensor, size: int = SAMPLE) -> torch.Tensor:
     """Flat, in float64 (real and imaginary parts side by side); of a large tensor blocks from the first to the last."""
     value = value.detach()
     value = value.to_dense() if value.layout is not torch.strided else value
     if value.is_complex():
         value = torch.view_as_real(value.to(torch.complex128).resolve_conj().resolve_neg())
     flat = value.reshape(-1)
-    if flat.numel() > SAMPLE:
-        starts = torch.linspace(0, flat.numel() - BLOCK, SAMPLE // BLOCK).long()
+    if flat.numel() > size:
+        starts = torch.linspace(0, flat.numel() - BLOCK, size // BLOCK, dtype=torch.float64).long()
         flat = flat[(starts[:, None] + torch.arange(BLOCK)).reshape(-1)]
     return flat.double()
 
@@ -211,8 +220,10 @@ def _one_seed(cpu: torch.Tensor, here: torch.Tensor, same: float) -> Found | Non
 
 def _reordered(cpu: torch.Tensor, here: torch.Tensor, same: float) -> Found | None:
     """Where the CPU's runs hold the same values in other orders, the target must have these values."""
+    if any(bool((edge != edge[0]).any()) for edge in (cpu.amin(1), cpu.amax(1))) or cpu.shape[1] < 2:
+        return None
     theirs = cpu.sort(1).values
-    if cpu.shape[1] >= SAMPLE or not bool((theirs == theirs[0]).all()) or cpu.shape[1] < 2:
+    if not bool((theirs == theirs[0]).all()):
         return None
     room = same * (theirs[0].abs() + _rms(theirs[0]))
     missing = (here.sort(1).values - theirs[0]).abs() > room
@@ -222,27 +233,35 @@ def _reordered(cpu: torch.Tensor, here: torch.Tensor, same: float) -> Found | No
 
 
 def _zeros(cpu: torch.Tensor, here: torch.Tensor, same: float) -> Found | None:
-    return _statistics(cpu, here, same, ("zeros",))
+    """The share of zeros, which tells most and is told first."""
+    theirs, ours = ((t == 0).double().mean(1) for t in (cpu, here))
+    mean = float(theirs.mean())
+    # None in so many draws doesn't mean that there are never any.
+    least = math.sqrt(max(mean * (1 - mean), 3 / cpu.numel()) / cpu.shape[1])
+    if not _is_off(theirs, ours, least):
+        return None
+    kept, there = (f"{100 * (1 - share):.3g} %" for share in (float(ours.mean()), mean))
+    return Kind.bias, f"it keeps {kept} of the elements, the CPU keeps {there} (not zero)"
 
 
-def _statistics(
-    cpu: torch.Tensor, here: torch.Tensor, same: float, names: Collection[str] | None = None
-) -> Found | None:
+def _statistics(cpu: torch.Tensor, here: torch.Tensor, same: float) -> Found | None:
     pool = _Pool.of(cpu, same)
     theirs, ours = [pool.describe(row) for row in cpu], [pool.describe(row) for row in here]
-    critical = _T[len(cpu)] * math.sqrt(1 / len(here) + 1 / len(cpu))
-    for name in _WHAT if names is None else names:
-        there = torch.tensor([d[name] for d in theirs], dtype=torch.float64)
-        mine = torch.tensor([d[name] for d in ours], dtype=torch.float64)
-        mean, deviation = float(there.mean()), float(there.std())
-        if name == "zeros":  # none in so many draws doesn't mean that there are never any
-            least = max(mean * (1 - mean), 3 / cpu.numel())
-            deviation = max(deviation, math.sqrt(least / cpu.shape[1]))
-        apart = mine - mean
-        wrong = abs(float(apart.mean())) > max(critical * deviation, MATERIAL)
-        if wrong and bool((apart * torch.sign(apart[0]) > _LEAN * deviation).all()):
-            return _KIND[name], _WHAT[name](float(mine.mean()), mean, ours[0], theirs[0])
+    for name, what in _WHAT.items():
+        there, mine = (torch.tensor([d[name] for d in rows], dtype=torch.float64) for rows in (theirs, ours))
+        if _is_off(there, mine):
+            return _KIND[name], what(float(mine.mean()), float(there.mean()), ours[0], theirs[0])
     return None
+
+
+def _is_off(there: torch.Tensor, here: torch.Tensor, least: float = 0.0) -> bool:
+    """Whether a statistic of the target's runs is another one than that of the CPU's, which deviates by ``least``."""
+    critical = _T[len(there)] * math.sqrt(1 / len(here) + 1 / len(there))
+    deviation = max(float(there.std()), least)
+    apart = here - there.mean()
+    if not abs(float(apart.mean())) > max(critical * deviation, MATERIAL):
+        return False
+    return bool((apart * torch.sign(apart[0]) > _LEAN * deviation).all())
 
 
 def _two_values(cpu: torch.Tensor, here: torch.Tensor, same: float) -> Found | None:
@@ -271,11 +290,12 @@ def _bounded(cpu: torch.Tensor, here: torch.Tensor, same: float) -> Found | None
     """Where the CPU's numbers end sharply, so do the target's."""
     if cpu.numel() < _MANY:
         return None
-    values = cpu.reshape(-1).sort().values
-    last = len(values) - 1
-    outer, middle, inner = (values[int(last * q)] for q in (0.99, 0.5, 0.01))
-    low, high = values[0], values[-1]
+    low, high = cpu.amin(), cpu.amax()
     room = 0.05 * (high - low)
+    if not bool(((here > high + room) | (here < low - room)).any()):
+        return None
+    values = cpu.reshape(-1).sort().values
+    outer, middle, inner = (values[int((len(values) - 1) * q)] for q in (0.99, 0.5, 0.01))
     above = (here > high + room) & (high - outer <= 0.05 * (outer - middle))
     below = (here < low - room) & (inner - low <= 0.05 * (middle - inner))
     bad = above | below
@@ -309,7 +329,7 @@ class _Pool:
 
     @classmethod
     def of(cls, cpu: torch.Tensor, same: float) -> _Pool:
-        values = cpu.reshape(-1).sort().values
+        values = cpu[:: max(1, cpu.numel() // _POOLED)].reshape(-1).sort().values
         last = len(values) - 1
         low, middle, high = (float(values[int(last * q)]) for q in (0.005, 0.5, 0.995))
         points = values[torch.linspace(0, last, min(1024, len(values))).long()]
@@ -328,7 +348,6 @@ class _Pool:
         lower = torch.searchsorted(ordered, self.points - self.room, right=True).double() / len(values)
         many = len(values) > 1
         return {
-            "zeros": float(zero.double().mean()),
             "changes": float((zero[1:] != zero[:-1]).double().mean()) if many else 0.0,
             "places": float(place[zero].mean()) if bool(zero.any()) else 0.5,
             "distance": max(0.0, float((lower - self.reached).max()), float((self.reached - upper).max())),
@@ -352,7 +371,6 @@ def _percent(share: float) -> str:
 
 
 _WHAT: dict[str, Words] = {
-    "zeros": lambda m, t, *_: f"it keeps {_percent(1 - m)} of the elements, the CPU keeps {_percent(1 - t)} (not zero)",
     "changes": lambda m, t, *_: (
         f"zeros lie together: {_percent(m)} of neighbours are one zero and one not, {_percent(t)} there"
     ),
@@ -368,7 +386,6 @@ _WHAT: dict[str, Words] = {
     "neighbours": lambda m, t, *_: f"neighbours follow each other: their mean product is {m:.2g}, {t:.2g} there",
 }
 _KIND = {
-    "zeros": Kind.bias,
     "changes": Kind.local,
     "places": Kind.local,
     "distance": Kind.spread,

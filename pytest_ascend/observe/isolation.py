@@ -2,9 +2,10 @@
 
 A whole run in 16 bits hides what a layer does wrong by less than the rounding of all layers before it: an output that
 is 1 % too large passes in bfloat16. So the model runs twice more, the golden and the target, and each layer that is
-compared gets the tensors the benchmark's layer got. Errors then come from one layer alone, and the benchmark's own
-error in that layer is what they are measured by. What reaches a layer before it is replaced is judged too, so nothing
-between two layers goes unseen.
+compared gets the tensors the benchmark's layer got, and its caller those it returned then. Errors then come from one
+layer alone, or from what lies between two of them (what would have reached a layer is judged as well), and the
+benchmark's own error there is what they are measured by. A part that is wrong doesn't make its siblings wrong, nor the
+layer it belongs to.
 
 Non-tensors are left alone: a key-value cache is what the run itself put into it. The values are given in the memory
 layout that the layer would have had in that run, and autograd still runs through them.
@@ -16,6 +17,7 @@ these run the benchmark once more for the inputs.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,8 +39,6 @@ from pytest_ascend.targets.cpu import CpuTarget
 
 __all__ = ["Feeder", "Isolation", "Recorder"]
 
-Undo = Callable[[], None]
-
 _NARROW = (torch.float16, torch.bfloat16)
 #: The benchmark's error in a layer counts as noise up to so many roundoffs of its output's root mean square.
 _NOISE_CAP = 4.0
@@ -50,7 +50,7 @@ class Recorder:
     def __init__(self) -> None:
         self.calls: dict[str, dict[str, torch.Tensor]] = {}
 
-    def before(self, call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Undo | None]:
+    def before(self, call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """Note what a layer is given; it gets just that."""
         found = self.calls[call] = {}
 
@@ -60,47 +60,71 @@ class Recorder:
             return value
 
         _mapped((args, kwargs), "", note)
-        return args, kwargs, None
+        return args, kwargs
+
+    def after(self, call: str, output: Any) -> Any:
+        """Nothing is changed."""
+        return output
 
 
 class Feeder:
-    """Gives layers the tensors that a :class:`Recorder` kept, in place of those they are called with.
+    """Gives layers the tensors that a :class:`Recorder` kept, and their callers those that the layers returned then.
 
     ``given[call][path]`` is what the layers would have got, on the CPU.
+
+    Args:
+        recorded: what the recorder kept.
+        returned: what the layers returned in the recorded run, by call.
     """
 
-    def __init__(self, recorded: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+    def __init__(self, recorded: Mapping[str, Mapping[str, torch.Tensor]], returned: Mapping[str, Any]) -> None:
         self.given: dict[str, dict[str, torch.Tensor]] = {}
-        self._recorded = recorded
+        self._recorded, self._returned = recorded, returned
+        self._open: dict[str, _Swapping] = {}
 
-    def before(self, call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Undo | None]:
-        """The arguments a layer gets, and what is to be done after the call."""
-        recorded, given = self._recorded.get(call, {}), self.given.setdefault(call, {})
-        swapped: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
+    def before(self, call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        """The arguments a layer gets."""
+        swapping = self._open[call] = _Swapping(self._recorded.get(call, {}))
+        args, kwargs = _mapped((args, kwargs), "", swapping)
+        self.given[call] = swapping.given
+        return args, kwargs
 
-        def swap(value: torch.Tensor, path: str) -> torch.Tensor:
-            if id(value) in swapped:
-                return swapped[id(value)][1]
-            other = recorded.get(path)
-            if other is None or other.shape != value.shape or not _is_replaceable(value):
-                return value
-            given[path] = _on_cpu(value)
-            new = _like(value, other)
-            if torch.is_grad_enabled() and value.requires_grad:
-                new = _Swap.apply(value, new)  # type: ignore[no-untyped-call]
-            swapped[id(value)] = value, new, _version(new)
-            return new
+    def after(self, call: str, output: Any) -> Any:
+        """What a layer's caller gets. A layer that works in place changes its caller's tensor too."""
+        for value, new, version in self._open.pop(call).swapped.values():
+            if _version(new) != version:
+                with torch.no_grad():
+                    value.copy_(new)
+        returned: dict[str, torch.Tensor] = {}
 
-        new_args, new_kwargs = _mapped((args, kwargs), "", swap)
+        def note(value: torch.Tensor, path: str) -> torch.Tensor:
+            returned[path] = value
+            return value
 
-        def give_back() -> None:
-            """A layer that works in place changes its caller's tensor."""
-            for value, new, version in swapped.values():
-                if _version(new) != version:
-                    with torch.no_grad():
-                        value.copy_(new)
+        _mapped(self._returned.get(call), "", note)
+        return _mapped(output, "", _Swapping(returned))
 
-        return new_args, new_kwargs, give_back
+
+class _Swapping:
+    """Other values for tensors, by path; the same tensor is replaced by the same one wherever it stands."""
+
+    def __init__(self, others: Mapping[str, torch.Tensor]) -> None:
+        self.given: dict[str, torch.Tensor] = {}
+        self.swapped: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
+        self._others = others
+
+    def __call__(self, value: torch.Tensor, path: str) -> torch.Tensor:
+        if id(value) in self.swapped:
+            return self.swapped[id(value)][1]
+        other = self._others.get(path)
+        if other is None or other.shape != value.shape or not _is_replaceable(value):
+            return value
+        self.given[path] = _on_cpu(value)
+        new = _like(value, other)
+        if torch.is_grad_enabled() and value.requires_grad:
+            new = _Swap.apply(value, new)  # type: ignore[no-untyped-call]
+        self.swapped[id(value)] = value, new, _version(new)
+        return new
 
 
 class _Swap(torch.autograd.Function):
@@ -148,16 +172,18 @@ def _mapped(tree: Any, path: str, change: Callable[[torch.Tensor, str], torch.Te
     """A tree of tuples, lists and dicts with its tensors changed; a container in which none is stays the same one."""
     if isinstance(tree, torch.Tensor):
         return change(tree, path)
-    if type(tree) is dict:
-        changed = {key: _mapped(item, f"{path}[{key!r}]", change) for key, item in tree.items()}
-        return changed if any(changed[key] is not tree[key] for key in tree) else tree
+    if isinstance(tree, dict):
+        items = {key: _mapped(item, f"{path}[{key!r}]", change) for key, item in tree.items()}
+        changed = {key: item for key, item in items.items() if item is not tree[key]}
+        new = copy.copy(tree) if changed else tree
+        for key, item in changed.items():
+            new[key] = item
+        return new
     if type(tree) is list or isinstance(tree, tuple):
-        items = [_mapped(item, f"{path}[{i}]", change) for i, item in enumerate(tree)]
-        if all(new is old for new, old in zip(items, tree, strict=True)):
+        row = [_mapped(item, f"{path}[{i}]", change) for i, item in enumerate(tree)]
+        if all(new is old for new, old in zip(row, tree, strict=True)):
             return tree
-        if hasattr(tree, "_fields"):
-            return type(tree)(*items)
-        return type(tree)(items)
+        return type(tree)(*row) if hasattr(tree, "_fields") else type(tree)(row)
     return tree
 
 
@@ -202,7 +228,7 @@ class Isolation:
 
     def judge(self, look: SecondLook, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
         """The judgement with the layers at fault named: they, and only they, are wrong with equal inputs."""
-        if not _can_tell(look, judged):
+        if not _can_tell(look, judged, self.always):
             return judged, []
         wrong = [o.verdict for o in _results(judged) if o.verdict in (Verdict.FAIL, Verdict.AMPLIFIED)]
         points: list[curve.Point] = []
@@ -220,13 +246,14 @@ class Isolation:
         return (curve.judge(judged, points) if judged.failed else judged), notes
 
     def _stages(self, look: SecondLook) -> list[Stage]:
-        recorder = self._recorded(look)
-        golden_feed, feed = Feeder(recorder.calls), Feeder(recorder.calls)
-        golden = run(look.case, CpuTarget(), self.setting, floating=torch.float64, feed=golden_feed)
-        actual = run(look.case, look.target, self.setting, relaid=look.relaid, feed=feed)
+        feed = self._feeder(look)
+        self._golden = run(look.case, CpuTarget(), self.setting, floating=torch.float64, feed=feed)
+        self._golden_given = feed.given
+        return self._again(look)
+
+    def _feeder(self, look: SecondLook) -> Feeder:
         assert look.reference.benchmark is not None
-        self._golden, self._golden_given = golden, golden_feed.given
-        return self._weighed(look, actual, feed)
+        return Feeder(self._recorded(look).calls, look.reference.benchmark.checkpoints)
 
     def _recorded(self, look: SecondLook) -> Recorder:
         if self.recorder is None:
@@ -235,35 +262,26 @@ class Isolation:
         return self.recorder
 
     def _again(self, look: SecondLook) -> list[Stage]:
-        """The target's isolated run once more, beside the same golden."""
-        recorder = self._recorded(look)
-        feed = Feeder(recorder.calls)
+        """The target's run with equal inputs, once more, beside the same golden."""
+        feed = self._feeder(look)
         return self._weighed(look, run(look.case, look.target, self.setting, relaid=look.relaid, feed=feed), feed)
 
     def _weighed(self, look: SecondLook, actual: Capture, feed: Feeder) -> list[Stage]:
-        """What reaches each layer and what it makes of it, in the order in which layers end; the model's output last.
-
-        Once something was wrong, what reaches later layers says nothing more.
-        """
+        """What reaches each layer and what it makes of it, in the order in which layers end; the output last."""
         golden, benchmark, recorded = self._golden, look.reference.benchmark, self._recorded(look).calls
         assert benchmark is not None
         found: list[Stage] = []
-        wrong = False
         for call in (*actual.checkpoints, ""):
             for path, value in feed.given.get(call, {}).items():
                 sides = self._golden_given.get(call, {}).get(path), value, recorded[call].get(path)
-                if not wrong and (finding := _weigh(*sides)) is not None:
+                if (finding := _weigh(*sides)) is not None:
                     found.append(Stage(call, path, finding, before=True))
-            wrong = wrong or any(stage.failed for stage in found)
-            if wrong and not call:
-                break
             trees = [side.checkpoints.get(call) if call else side.output for side in (golden, actual, benchmark)]
             known, here, own = (dict(_tensors(tree, call or "output")) for tree in trees)
+            composed = call.partition("#")[0] not in self._kernels
             for path, value in here.items():
-                composed = call.partition("#")[0] not in self._kernels
                 if (finding := _weigh(known.get(path), value, own.get(path), composed=composed)) is not None:
                     found.append(Stage(call, path, finding))
-            wrong = wrong or any(stage.failed for stage in found)
         return found
 
     def _confirmed(
@@ -301,8 +319,11 @@ def _results(judged: Judged) -> list[OutputResult]:
     return [*judged.outputs, *(output for layer in judged.checkpoints for output in layer.outputs)]
 
 
-def _can_tell(look: SecondLook, judged: Judged) -> bool:
-    """Whether there are layers to compare by the criterion ``auto``, and nothing has explained the result yet."""
+def _can_tell(look: SecondLook, judged: Judged, always: bool) -> bool:
+    """Whether there are layers to compare by the criterion ``auto``, and nothing has explained the result yet.
+
+    In 16 bits a mode may explain the whole run and yet hide a fault.
+    """
     reference = look.reference
     if not look.setting.checkpoints or reference.criterion.name != "auto" or reference.benchmark is None:
         return False
@@ -312,7 +333,7 @@ def _can_tell(look: SecondLook, judged: Judged) -> bool:
         return False
     for output in _results(judged):
         chance = output.verdict is Verdict.NOT_COMPARABLE and output.metrics is not None
-        explained = output.verdict in (Verdict.NONDETERMINISTIC, Verdict.MODE_DIFF)
+        explained = output.verdict is Verdict.NONDETERMINISTIC or (output.verdict is Verdict.MODE_DIFF and not always)
         if chance or explained or output.kind in (Kind.layout, Kind.unwritten):
             return False
     return True
@@ -445,7 +466,8 @@ def _excused(judged: Judged, stages: list[Stage]) -> Judged:
     """Nothing is wrong with equal inputs: what was wrong all the same is what the model makes of rounding."""
     if not judged.failed or any(stage.finding.verdict is not Verdict.PASS for stage in stages):
         return judged
-    weighed = {stage.path for stage in stages if not stage.before}
     reason = "with equal inputs every layer is right, so the model itself carries rounding this far"
     floating = (Kind.local, Kind.spread, Kind.bias)
-    return judged.replaced(lambda o: o.path in weighed and o.kind in floating, Verdict.AMPLIFIED, reason)
+    return judged.replaced(
+        lambda o: o.kind in floating and not o.path.startswith(("grad(", "mutated(")), Verdict.AMPLIFIED, reason
+    )

@@ -130,12 +130,15 @@ def _opened(name: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 class Feed(Protocol):
-    """Sees, and may replace, what layers are called with (``isolation``)."""
+    """Sees, and may replace, what layers are called with and what they return (``isolation``)."""
 
     def before(
         self, call: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any], Callable[[], None] | None]:
-        """The arguments for this call of a layer, and what to do right after it."""
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments for this call of a layer."""
+
+    def after(self, call: str, output: Any) -> Any:
+        """What the layer's caller gets; what the layer returned was captured before."""
 
 
 class Taps:
@@ -175,14 +178,15 @@ class Taps:
 
         @functools.wraps(forward)  # libraries look at the signature
         def tapped(*args: Any, **kwargs: Any) -> Any:
-            call, after = self._call(name), None
-            if self._feed is not None and call is not None:
-                args, kwargs, after = self._feed.before(call, args, kwargs)
+            call = self._call(name)
+            if call is None:
+                return forward(*args, **kwargs)
+            if self._feed is not None:
+                args, kwargs = self._feed.before(call, args, kwargs)
             output = forward(*args, **kwargs)
-            if after is not None:
-                after()
-            if call is not None:
-                self.captured[call] = snapshot(output)
+            self.captured[call] = snapshot(output)
+            if self._feed is not None:
+                output = self._feed.after(call, output)
             return output
 
         def undo() -> None:

@@ -27,6 +27,9 @@ from pytest_ascend.observe import chance
 from pytest_ascend.observe.capture import Capture, RunFailed, Setting, run
 from pytest_ascend.observe.conditioning import Yardsticks
 from pytest_ascend.observe.defined import judge_by_definition
+from pytest_ascend.observe.memory import find_unwritten
+from pytest_ascend.observe.mode_models import modelled
+from pytest_ascend.observe.overflow import overflow
 from pytest_ascend.observe.reference import Judged, Reference, leaves
 from pytest_ascend.observe.sizes import find_size
 from pytest_ascend.observe.stepwise import judge_steps
@@ -126,9 +129,10 @@ class SecondLook:
 
     def _steps(self) -> tuple[Step, ...]:
         """What is tried, in this order; a step of another module is given this look first."""
-        by_cause = (self._random, self._repeated, self._layout, self._unwritten, self._mode)
-        size = functools.partial(find_size, self)
-        return (*self._by_what_defines(), *by_cause, self._amplified, size)
+        fresh = functools.partial(find_unwritten, self)
+        by_cause = (fresh, self._random, self._repeated, self._layout, self._unwritten, self._mode)
+        named = functools.partial(overflow, self), functools.partial(find_size, self)
+        return (*self._by_what_defines(), *by_cause, functools.partial(modelled, self), self._amplified, *named)
 
     def _by_what_defines(self) -> tuple[Step, ...]:
         """What judges otherwise than by values."""
@@ -224,7 +228,9 @@ class SecondLook:
         random = _differing(own, other)
         suspects = {o.path for o in judged.failing if o.path in random and o.kind not in FORM}
         wrong = chance.examine(self, actual, [own, other], suspects, floating)
-        judged = self.settle(judged, wrong)
+        judged = self.settle(judged, {path: said for path, said in wrong.items() if said[0] is not None})
+        unsteady = {path for path, said in wrong.items() if said[0] is None}
+        judged = judged.replaced(lambda o: o.path in unsteady, Verdict.NONDETERMINISTIC, chance.UNSTEADY)
         reason = (
             "random: the CPU's own result changes with the seed, and as a whole the numbers are like the CPU's "
             "(model.eval(), or dropout p=0, makes it comparable)"

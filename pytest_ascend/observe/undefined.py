@@ -154,12 +154,13 @@ def _nearest(look: SecondLook, actual: Capture, paths: set[str], results: list[B
         if all(path in b for b in benchmarks):
             benchmark[path] = torch.stack([b[path] for b in benchmarks]).gather(0, best)[0]
     reference = look.reference
+    look.measure()  # of the golden as it is: it is shared by what replaces it
     left = with_leaves(reference.golden, own, golden)
     right = left if reference.benchmark is reference.golden else reference.benchmark
     if right is not None and right is not left:
         right = with_leaves(right, leaves(right), benchmark)
     beside = dataclasses.replace(reference, golden=left, benchmark=right)
-    return dataclasses.replace(look, reference=beside, settled={}).judge(actual)
+    return dataclasses.replace(look, reference=beside, settled={}, sure=set()).judge(actual)
 
 
 def _between(actual: Capture, paths: set[str], results: list[Both]) -> dict[str, torch.Tensor]:

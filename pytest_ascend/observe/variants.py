@@ -372,14 +372,36 @@ class Saturating(_Results):
 
 
 class Flushing(_Results):
-    """Subnormal results become zeros of their sign (Ascend 950); ``smallest`` is the case's smallest normal number."""
+    """Subnormal results become zeros of their sign (Ascend 950), with ``inputs`` subnormal operands as well.
 
-    def __init__(self, smallest: float) -> None:
+    ``smallest`` is the smallest normal number of the case's own dtype, for a golden in a wider one.
+    """
+
+    def __init__(self, smallest: float, *, inputs: bool = False) -> None:
         super().__init__()
         self.smallest = smallest
+        self.inputs = inputs
+
+    def call(self, func: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if self.inputs and not func.is_view and name not in _MOVES:
+            written = [a.alias_info is not None for a in func._schema.arguments]
+            args = [a if written[i] else self._flushed(a) for i, a in enumerate(args)]
+        return super().call(func, name, args, kwargs)
+
+    def _flushed(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.dtype not in _COMPUTED or value.layout is not torch.strided:
+            return value
+        faint = self._faint(value)
+        if not bool(faint.any()):
+            return value
+        self.met += int(faint.sum())
+        return value * faint.logical_not()
+
+    def _faint(self, value: torch.Tensor) -> torch.Tensor:
+        return (value.abs() < max(self.smallest, torch.finfo(value.dtype).smallest_normal)) & (value != 0)
 
     def change(self, value: torch.Tensor) -> None:
-        faint = (value.abs() < max(self.smallest, torch.finfo(value.dtype).smallest_normal)) & (value != 0)
+        faint = self._faint(value)
         if bool(faint.any()):
             self.met += int(faint.sum())
             value.mul_(faint.logical_not())

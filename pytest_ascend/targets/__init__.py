@@ -207,7 +207,12 @@ def _emulated(wanted: Spec) -> NpuTarget:
         raise TargetUnavailable(f"npu:{wanted.index} does not exist: {_devices(count)} emulated")
     name = ":".join(["emulated", *([wanted.soc] if wanted.soc else []), *([str(wanted.index)] if wanted.index else [])])
     return NpuTarget(
-        wanted.index, emulated=True, kernels=emulator.kernel_count, downloads=emulator.downloaded, spec=name
+        wanted.index,
+        emulated=True,
+        kernels=emulator.kernel_count,
+        downloads=emulator.downloaded,
+        watching=emulator.watching,
+        spec=name,
     )
 
 

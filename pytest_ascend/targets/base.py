@@ -7,12 +7,41 @@ import contextlib
 import platform
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Target", "TargetUnavailable"]
+__all__ = ["MemoryWatch", "Target", "TargetUnavailable", "Trespass"]
+
+
+class Trespass(NamedTuple):
+    """Bytes beside a block of device memory that something wrote.
+
+    Attributes:
+        address, size: of the block, in bytes.
+        first, last: which bytes, counted from the block's start: negative before it, from ``size`` on behind it.
+        count: how many of them changed.
+    """
+
+    address: int
+    size: int
+    first: int
+    last: int
+    count: int
+
+
+class MemoryWatch(Protocol):
+    """A device that watches its own memory.
+
+    Attributes:
+        fill: the byte that fresh blocks are filled with; None leaves them as they are.
+    """
+
+    fill: int | None
+
+    def found(self) -> list[Trespass]:
+        """What was written beside blocks since it was last asked."""
 
 
 class TargetUnavailable(RuntimeError):
@@ -77,6 +106,10 @@ class Target(abc.ABC):
     def downloads(self) -> int | None:
         """How many bytes the device has handed to the CPU so far, or None where that can't be known."""
         return None
+
+    def watch(self) -> AbstractContextManager[MemoryWatch | None]:
+        """A context in which the device watches its memory, as the emulated one does; None where it can't."""
+        return contextlib.nullcontext(None)
 
     def soc(self, initialised: bool = False) -> str | None:
         """The chip's family, such as ``Ascend910B``, or None when unknown. Asking initialises a card: see describe."""

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pytest_ascend.targets.base import Target
+from pytest_ascend.targets.base import MemoryWatch, Target
 
 if TYPE_CHECKING:
     import torch
@@ -50,6 +50,7 @@ class NpuTarget(Target):
         emulated: whether the emulator provides it.
         kernels: for the emulated device, a function that counts the kernels run so far.
         downloads: for the emulated device, a function that counts the bytes copied to the CPU so far.
+        watching: for the emulated device, a context in which it watches its memory.
         spec: the string that resolves to this target.
     """
 
@@ -62,12 +63,14 @@ class NpuTarget(Target):
         emulated: bool = False,
         kernels: Callable[[], int] | None = None,
         downloads: Callable[[], int] | None = None,
+        watching: Callable[[], AbstractContextManager[MemoryWatch]] | None = None,
         spec: str = "",
     ) -> None:
         super().__init__(index, spec)
         self.emulated = emulated
         self._kernels = kernels
         self._downloads = downloads
+        self._watching = watching
 
     def synchronize(self) -> None:
         """Wait for all streams of the device; an error of an earlier asynchronous call is raised here."""
@@ -116,6 +119,10 @@ class NpuTarget(Target):
     def downloads(self) -> int | None:
         """Bytes the emulated device has handed to the CPU; None on a card, which doesn't tell."""
         return self._downloads() if self._downloads is not None else None
+
+    def watch(self) -> AbstractContextManager[MemoryWatch | None]:
+        """The emulated device watches its memory; a card can't."""
+        return super().watch() if self._watching is None else self._watching()
 
     def soc(self, initialised: bool = False) -> str | None:
         """The chip's family, once the device runs or may be started."""

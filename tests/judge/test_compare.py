@@ -357,3 +357,32 @@ def test_wrong_results_fail(dtype, scale, with_benchmark, wrong):
     assert compare(golden, rounded, benchmark=rounded if with_benchmark else None).verdict is Verdict.PASS
     result = compare(golden, wrong(golden).to(dtype), benchmark=rounded if with_benchmark else None)
     assert result.verdict is Verdict.FAIL
+
+
+# --- where ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_failure_says_where():
+    golden = {"y": [torch.randn(64, 96, dtype=torch.float64)], "n": torch.arange(50), "z": 1.0}
+    actual = {"y": [golden["y"][0].float()], "n": golden["n"].clone(), "z": 2.0}
+    actual["y"][0][:, 3] += 1
+    actual["n"][::10] += 1
+    found = {o.path: o.pattern for o in compare(golden, actual).outputs}
+    assert found == {
+        "output['y'][0]": "column 3 (dim -1)",
+        "output['n']": "every 10th element, from 0",
+        "output['z']": "",
+    }
+
+
+def test_a_pass_and_another_structure_have_no_pattern():
+    assert compare(torch.ones(3), torch.ones(3)).outputs[0].pattern == ""
+    assert [o.pattern for o in compare([torch.ones(3)], [torch.ones(3), torch.ones(2)]).outputs] == ["", ""]
+    assert compare(torch.ones(3), torch.ones(4)).outputs[0].pattern == ""
+
+
+def test_what_the_benchmark_has_too_is_no_place():
+    golden = torch.arange(50)
+    benchmark, actual = golden.clone(), golden.clone()
+    benchmark[0] = actual[0] = actual[-1] = 7
+    assert compare(golden, actual, benchmark=benchmark).outputs[0].pattern == "only the last element"

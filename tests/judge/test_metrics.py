@@ -580,6 +580,15 @@ def test_equal_elements_are_not_listed():
     assert len(measure(golden, actual).worst) == 1
 
 
+def test_the_worst_elements_say_how_many_values_lie_between():
+    golden = torch.tensor([1.0, 2.0, math.nan, 3.0], dtype=torch.float64)
+    actual = torch.tensor([1.0, 2.0, 0.0, 3.5]).half()
+    actual[0] = 1 + 2**-8
+    found = {e.index[0]: e.ulp for e in measure(golden, actual).worst}
+    assert found == {0: 4, 2: None, 3: 256}
+    assert measure(torch.tensor([1]), torch.tensor([2])).worst[0].ulp is None
+
+
 def test_a_failing_thread_is_reported_not_swallowed(monkeypatch):
     if torch.get_num_threads() < 2:
         pytest.skip("one thread only")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -125,7 +126,7 @@ def test_metrics_are_strict_json():
     found = metrics(math.nan, math.inf, worst=(Element((1, 2), math.nan, 1j, math.inf),))
     data = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert (data["cosine_similarity"], data["max_abs_error"]) == ("nan", "inf")
-    assert data["worst"] == [{"index": [1, 2], "golden": "nan", "actual": "1j", "error": "inf"}]
+    assert data["worst"] == [{"index": [1, 2], "golden": "nan", "actual": "1j", "error": "inf", "ulp": None}]
 
 
 # --- choosing what to show ------------------------------------------------------------------------------------------
@@ -282,6 +283,18 @@ def test_worst_elements_are_listed():
     shown = text(CheckResult.of([output(verdict=Verdict.FAIL, kind=Kind.non_finite, m=m)]))
     assert "worst:     [1, 2]  golden 1.5, actual nan, error inf" in shown
     assert "(scalar)  golden 3, actual 4, error 1" in shown
+
+
+def test_patterns_and_ulp_are_shown():
+    m = dataclasses.replace(metrics(), max_ulp=8_388_608, worst=(Element((1, 2), 1.5, 1.625, 0.125, 1_048_576),))
+    bad = dataclasses.replace(output(verdict=Verdict.FAIL, m=m), pattern="last 5 of 133 elements")
+    result = CheckResult.of([bad], [CheckpointResult.of("layer1", [bad])])
+    shown = text(result)
+    assert "where:     output, shape (2, 5), float32: last 5 of 133 elements" in shown
+    assert "max ulp 8.39e+06" in shown
+    assert "error 0.125 (1.05e+06 ulp)" in shown
+    assert "first divergence: layer1: last 5 of 133 elements" in shown
+    assert result.to_dict()["outputs"][0]["pattern"] == "last 5 of 133 elements"
 
 
 def test_a_pass_is_short():

@@ -327,3 +327,10 @@ def test_labels_have_no_last_bit(check):
     assert check(F.hinge_embedding_loss, x, y, reduction="none").verdict is Verdict.PASS
     wrong = check(lambda x, y: F.hinge_embedding_loss(x, y, reduction="none") * (1.01 if here(x) else 1.0), x, y)
     assert wrong.verdict is Verdict.FAIL
+
+
+def test_a_failure_with_an_expanded_argument(check):
+    for dtype in (torch.float32, torch.float16):
+        x = (torch.rand(1, 5) + 1.5).to(dtype).expand(4, 5)
+        assert check(torch.acosh, x).verdict is Verdict.PASS
+        assert check(lambda x: torch.acosh(x) * (1.01 if here(x) else 1), x).verdict is Verdict.FAIL

@@ -1,20 +1,23 @@
 """An Ascend card on a laptop: a real torch device called `npu`, in pure Python, over host memory.
 
 Rooms: `soc` (the chips' table) · `device` (the machine's state) · `memory` (relabelled host memory and its books) ·
-`guard` (several devices) · `dispatch` (one kernel for every operator) · `numerics` (how the chip computes) ·
-`accepts` (what a card takes and CPU kernels refuse) · `card_ops` (what the CPU lacks) · `kernels`, `autocast`
-(registration) · `frontend` (torch's Python entry points) · `overrides` (planting faults) · `torch_npu/` (what
-`import torch_npu` gives).
+`watch` (guard bands around it) · `guard` (several devices) · `dispatch` (one kernel for every operator) · `numerics`
+(how the chip computes) · `accepts` (what a card takes and CPU kernels refuse) · `card_ops` (what the CPU lacks) ·
+`kernels`, `autocast` (registration) · `frontend` (torch's Python entry points) · `overrides` (planting faults) ·
+`torch_npu/` (what `import torch_npu` gives).
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .overrides import override as override
     from .soc import SoC
+    from .watch import Watch
 
 __all__ = [
     "EmulatorUnavailable",
@@ -25,6 +28,7 @@ __all__ = [
     "live_allocations",
     "override",
     "profile",
+    "watching",
 ]
 
 MINIMUM_TORCH = (2, 13)
@@ -131,6 +135,19 @@ def live_allocations() -> int:
     from .device import machine
 
     return sum(device.live for device in machine.devices)
+
+
+@contextlib.contextmanager
+def watching() -> Iterator[Watch]:
+    """Guard bands around fresh device memory, and a pattern in it, for a while; see :mod:`.watch`."""
+    from .device import machine
+    from .watch import Watch
+
+    before, machine.watch = machine.watch, Watch()
+    try:
+        yield machine.watch
+    finally:
+        machine.watch = before
 
 
 def __getattr__(name: str) -> object:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 
 from .soc import DEFAULT, PROFILES, SoC
+from .watch import Watch
 
 __all__ = ["Device", "Machine", "Modes", "machine"]
 
@@ -98,6 +99,7 @@ class Machine:
         self.kernels = 0
         self.overflow = False
         self.copied: dict[str, int] = {"h2d": 0, "d2h": 0, "d2d": 0}
+        self.watch: Watch | None = None
         self._thread = threading.local()
 
     def configure(self, soc: SoC, devices: int) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .device import machine
 from .dispatch import Kernel, fallback, is_view, kernel_of
-from .memory import adopt, out_of_memory, restride, to_cpu, to_npu
+from .memory import adopt, allocate, out_of_memory, restride, to_cpu, to_npu
 
 __all__ = ["register"]
 
@@ -41,6 +41,23 @@ def _host_memory(index: int, make: Callable[..., Tensor], *args: Any, **kwargs: 
         out_of_memory(machine.devices[index], math.prod(int(s) for s in args[0]) * torch.get_default_dtype().itemsize)
 
 
+def _watched(size: Any, stride: Any, dtype: torch.dtype | None, index: int) -> Tensor:
+    """Fresh memory between guard bands; see `watch`."""
+    watch = machine.watch
+    assert watch is not None
+    return allocate(list(size), list(stride), dtype or torch.get_default_dtype(), index, watch)
+
+
+def _is_dense(size: Any, stride: Any) -> bool:
+    """Whether strides leave no gaps and overlap nowhere."""
+    expected = 1
+    for step, length in sorted((step, length) for step, length in zip(stride, size, strict=True) if length != 1):
+        if step != expected:
+            return False
+        expected *= length
+    return True
+
+
 def _empty(
     size: Any,
     *,
@@ -53,6 +70,9 @@ def _empty(
     index = _index(device)
     if layout is not None and layout is not torch.strided:
         raise RuntimeError(f"aten::empty: layout {layout} is not supported on npu: use a strided tensor")
+    if machine.watch is not None and all(n > 0 for n in size):
+        strides = torch.empty(size, device="meta", memory_format=memory_format or torch.contiguous_format).stride()
+        return _watched(size, strides, dtype, index)
     if memory_format is None:
         return to_npu(_host_memory(index, torch.empty, size, dtype=dtype), index)
     return to_npu(_host_memory(index, torch.empty, size, dtype=dtype, memory_format=memory_format), index)
@@ -68,6 +88,8 @@ def _empty_strided(
     pin_memory: bool | None = None,
 ) -> Tensor:
     index = _index(device)
+    if machine.watch is not None and all(n > 0 for n in size) and _is_dense(size, stride):
+        return _watched(size, stride, dtype, index)
     cpu = _host_memory(index, torch.empty_strided, size, stride, dtype=dtype)
     storage = cpu.untyped_storage().nbytes()
     if storage == cpu.nbytes:

@@ -9,16 +9,19 @@ DLTensor: `data`, then `DLDevice{int32 device_type, int32 device_id}` at byte 8)
 from __future__ import annotations
 
 import ctypes
+import math
 import weakref
 from typing import Any, NoReturn
 
 import torch
 
 from .device import Device, machine
+from .watch import Watch
 
 __all__ = [
     "OutOfMemoryError",
     "adopt",
+    "allocate",
     "empty_cache",
     "out_of_memory",
     "reserve",
@@ -27,6 +30,7 @@ __all__ = [
     "statistics",
     "to_cpu",
     "to_npu",
+    "watched",
 ]
 
 OutOfMemoryError: type[RuntimeError] = torch.OutOfMemoryError
@@ -47,12 +51,17 @@ _owners: dict[int, _Owner] = {}  # by id: comparing two of them would compare th
 class _Owner(weakref.ref[torch.Tensor]):
     """Watches the CPU tensor that owns a block: its death is the release, even while an exception is in flight."""
 
-    __slots__ = ("device", "size")
+    __slots__ = ("device", "nbytes", "room", "size", "watch")
     device: Device
     size: int
+    room: torch.Tensor | None
+    nbytes: int
+    watch: Watch | None
 
 
 def _release(owner: Any) -> None:
+    if owner.watch is not None:
+        owner.watch.inspect(owner.room, owner.nbytes)
     owner.device.allocated -= owner.size
     owner.device.live -= 1
     _owners.pop(id(owner), None)
@@ -94,6 +103,27 @@ def to_npu(cpu: torch.Tensor, index: int) -> torch.Tensor:
     if cpu.storage_offset() or cpu.untyped_storage().nbytes() != nbytes:
         cpu = cpu.clone()
         nbytes = cpu.untyped_storage().nbytes()
+    return _relabel(cpu, index, nbytes)
+
+
+def allocate(size: Any, stride: Any, dtype: torch.dtype, index: int, watch: Watch) -> torch.Tensor:
+    """A fresh block of `npu:index` under watch; `stride` leaves no gaps."""
+    elements = math.prod(size)
+    nbytes = elements * dtype.itemsize
+    room, start = watch.room(nbytes, dtype)
+    return _relabel(room.as_strided(size, stride, start), index, nbytes, room, watch)
+
+
+def watched(watch: Watch) -> list[tuple[torch.Tensor, int]]:
+    """The blocks in use that a watch is over: their memory with its bands, and their size in bytes."""
+    mine = [owner for owner in list(_owners.values()) if owner.watch is watch]
+    return [(owner.room, owner.nbytes) for owner in mine if owner.room is not None]
+
+
+def _relabel(
+    cpu: torch.Tensor, index: int, nbytes: int, room: torch.Tensor | None = None, watch: Watch | None = None
+) -> torch.Tensor:
+    """`cpu`'s memory as a tensor of `npu:index`, entered into the books."""
     device = machine.devices[index]
     size = (nbytes + _BLOCK - 1) // _BLOCK * _BLOCK
     if device.allocated + size > device.limit:
@@ -104,6 +134,7 @@ def to_npu(cpu: torch.Tensor, index: int) -> torch.Tensor:
     _device_field(_capsule_pointer(capsule, _NAME) + 8).value = _EXT_DEV | index << 32
     owner = _Owner(cpu, _release)
     owner.device, owner.size = device, size
+    owner.room, owner.nbytes, owner.watch = room, nbytes, watch
     _owners[id(owner)] = owner
     device.live += 1
     device.allocations += 1
