@@ -25,7 +25,8 @@ __all__ = ["judge_steps"]
 
 def judge_steps(look: SecondLook, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
     """Failures whose values are integers, judged without the elements at a tie."""
-    if look.reference.criterion.name != "auto" or look.reference.golden.backward_error is not None:
+    reference = look.reference
+    if reference.criterion.name != "auto" or reference.golden.backward_error is not None or reference.own.drew:
         return judged, []
     doubtful = look.doubtful(judged)
     values = {o.path for o in judged.failing if o.kind in (Kind.exact, Kind.local, Kind.spread, Kind.bias)} | doubtful
