@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from pytest_ascend.judge import definitions, ties
+from pytest_ascend.judge.matching import match
 
 torch.manual_seed(0)
 TALL, SQUARE = torch.randn(12, 8), torch.randn(8, 8)
@@ -164,8 +165,8 @@ def test_alignment_gives_the_golden_s_signs_phases_and_order():
 
 def test_matching_is_one_to_one():
     golden = torch.tensor([1.0, 1.0, 2.0, 5.0])
-    assert sorted(definitions.match(golden, torch.tensor([5.0, 2.0, 1.0, 1.0])).tolist()) == [0, 1, 2, 3]
-    assert definitions.match(golden, torch.tensor([5.0, 2.0, 1.0, float("nan")])).unique().numel() == 4
+    assert sorted(match(golden, torch.tensor([5.0, 2.0, 1.0, 1.0])).tolist()) == [0, 1, 2, 3]
+    assert match(golden, torch.tensor([5.0, 2.0, 1.0, float("nan")])).unique().numel() == 4
 
 
 @pytest.mark.parametrize(
