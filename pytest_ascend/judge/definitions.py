@@ -24,7 +24,7 @@ from pytest_ascend.judge import equations
 from pytest_ascend.judge.equations import Call, Equation, Missing
 from pytest_ascend.judge.matching import match
 
-__all__ = ["Call", "Definition", "Equation", "Gauge", "align", "canonical", "find", "judge", "match"]
+__all__ = ["Definition", "Gauge", "align", "canonical", "find", "judge"]
 
 Tensor = torch.Tensor
 
@@ -41,7 +41,6 @@ class Gauge:
 
     axis: int
     conjugate: bool = False
-    phase: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +89,7 @@ def _as_wide(value: Tensor) -> Tensor:
     return value.double() if value.is_floating_point() else value
 
 
-def judge(definition: Definition, actual: Call, benchmark: Call | None, texts: bool = False) -> tuple[str, str]:
+def judge(definition: Definition, actual: Call, benchmark: Call | None) -> tuple[str, str]:
     """Whether a call's equations hold about as well as the CPU's own.
 
     Returns:

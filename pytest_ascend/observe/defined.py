@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from pytest_ascend.cases.case import api_name
 from pytest_ascend.cases.tree import Rebuilder
 from pytest_ascend.judge import definitions, ties
+from pytest_ascend.judge.equations import Call
 from pytest_ascend.judge.structure import flatten
 from pytest_ascend.judge.verdict import Kind, OutputResult, Verdict
 from pytest_ascend.observe.capture import Capture, RunFailed, run
@@ -249,9 +250,7 @@ class _Step:
         if definition.gauge:
             self._align(i, definition, paths, found)
 
-    def _align(
-        self, i: int, definition: definitions.Definition, paths: Mapping[str, str], found: definitions.Call
-    ) -> None:
+    def _align(self, i: int, definition: definitions.Definition, paths: Mapping[str, str], found: Call) -> None:
         """Gradients depend on signs, phases and order: give the target's results those of the golden and run again."""
         gradients = self._gradients()
         if not gradients:

@@ -490,8 +490,8 @@ def test_b37_an_ill_conditioned_system(check):
 
     result = check(solve, hilbert, torch.ones(8))
     assert result.metrics.max_abs_error > 1
-    assert result.passed
-    assert result.verdict is not Verdict.PASS
+    assert result.verdict is Verdict.PASS
+    assert any("judged by A X = B" in note for note in result.notes)
     good = torch.randn(8, 8) + 8 * torch.eye(8)
     assert check(solve, good, torch.ones(8)).verdict is Verdict.PASS
     assert check(lambda a, b: solve(a, b * (2 if here(b) else 1)), good, torch.ones(8)).verdict is Verdict.FAIL

@@ -412,3 +412,12 @@ def test_floors_of_sums_that_are_one(check):
         x = torch.randn(64, 32).to(dtype)
         assert check(floor, x).passed
         assert check(on_target(floor, lambda y: changed(y, lambda y: y[5].add_(3))), x).verdict is Verdict.FAIL
+
+
+def test_whole_numbers_that_nothing_rounded_are_no_steps(check):
+    x, w = torch.arange(64.0).view(8, 8).bfloat16(), torch.arange(64.0).view(8, 8).bfloat16()
+    assert check(torch.matmul, x, w).passed
+    assert check(lambda x: x.cumsum(0), x).passed
+    assert (
+        check(on_target(torch.matmul, lambda y: changed(y, lambda y: y[2, 3].mul_(1.05))), x, w).verdict is Verdict.FAIL
+    )
