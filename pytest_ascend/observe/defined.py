@@ -127,7 +127,9 @@ def _record(look: SecondLook, target: Target, floating: torch.dtype | None = Non
 
 
 def judge_by_definition(look: SecondLook, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
-    """Failures of results that have a definition, judged by it."""
+    """Failures of results that have a definition, judged by it; thresholds that somebody gave are kept."""
+    if look.reference.criterion.name != "auto":
+        return judged, []
     failing = {o.path for o in judged.failing if o.kind not in (*_FORM, Kind.mutation)} | look.doubtful(judged)
     if not failing or look.case.modules:
         return judged, []

@@ -421,3 +421,18 @@ def test_whole_numbers_that_nothing_rounded_are_no_steps(check):
     assert (
         check(on_target(torch.matmul, lambda y: changed(y, lambda y: y[2, 3].mul_(1.05))), x, w).verdict is Verdict.FAIL
     )
+
+
+def test_a_custom_operator_is_judged_by_what_defines_its_reference(check):
+    def mine(x):
+        w, v = torch.linalg.eigh(x)
+        return w, v * flips(8).to(v.device) if here(v) else v
+
+    assert check(mine, SYMMETRIC, options={"reference": torch.linalg.eigh}).verdict is Verdict.PASS
+    wrong = on_target(mine, lambda r: (r[0], changed(r[1], lambda v: v[:, 1].mul_(1.01))))
+    assert check(wrong, SYMMETRIC, options={"reference": torch.linalg.eigh}).verdict is Verdict.FAIL
+
+
+def test_thresholds_that_somebody_gave_are_kept(check):
+    with other_eigh():
+        assert check(torch.linalg.eigh, SYMMETRIC, options={"criterion": "close"}).verdict is Verdict.FAIL
