@@ -527,8 +527,9 @@ def _extreme(a: Tensor, b: Any, w: Tensor, largest: bool) -> Tensor:
         factor = torch.linalg.cholesky(b)
         a = torch.linalg.solve_triangular(factor, torch.linalg.solve_triangular(factor, a, upper=False).mH, upper=False)
     every = torch.linalg.eigvalsh(a)
-    best = every.flip(-1)[..., : w.shape[-1]] if largest else every[..., : w.shape[-1]]
-    return (w - best).unsqueeze(-2)
+    best: Tensor = every.flip(-1)[..., : w.shape[-1]] if largest else every[..., : w.shape[-1]]
+    apart: Tensor = w - best
+    return apart.unsqueeze(-2)
 
 
 # --- which function is defined how ----------------------------------------------------------------------------------
