@@ -231,6 +231,16 @@ def _outside(xs: Any, ys: Any, rtol: float, atol: float) -> Any:
 
 
 @_compiled()
+def _has_zero(xs: Any) -> Any:
+    nothing = _apart(_bits(xs[0], xs[0]), _bits(xs[0], xs[0]), xs[0])
+    least = _apart(_bits(xs[0], xs[0]), nothing, xs[0])
+    for i in range(xs.size):
+        size = _apart(_bits(xs[i], xs[i]), nothing, xs[i])
+        least = size if size < least else least
+    return least == nothing
+
+
+@_compiled()
 def _zeros(xs: Any) -> Any:
     count = np.int64(0)
     for i in range(xs.size):
@@ -245,7 +255,7 @@ def _reduce(golden: Any, actual: Any, chunk: int, limits: Any, rows: Any) -> Any
     for c in range(rows.shape[0]):
         xs, ys = golden[c * chunk : (c + 1) * chunk], actual[c * chunk : (c + 1) * chunk]
         row = rows[c]
-        zeros = 0 if floor else _zeros(xs)
+        zeros = _zeros(xs) if not floor and _has_zero(xs) else 0
         sums = _sums(xs, ys, floor) if zeros or floor else _sums(xs, ys, None)
         xx, yy, xy, dd, sd, sa, sr, largest, widest = sums
         finite = np.isfinite(xx + yy)

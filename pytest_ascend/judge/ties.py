@@ -27,7 +27,7 @@ import torch
 
 from pytest_ascend.judge.definitions import canonical
 
-__all__ = ["DEFINED", "Selection", "find", "gathered", "unique_again"]
+__all__ = ["DEFINED", "Selection", "find", "gathered", "repeats", "unique_again"]
 
 Tensor = torch.Tensor
 
@@ -44,13 +44,13 @@ class Selection:
 
     Attributes:
         name: torch's name.
-        dim: the dimension along which indices count; None for the flattened input; ``"window"`` for the flattened last
-            dimensions (pooling).
+        dim: the dimension along which indices count; None for the flattened input.
         indices: which result holds the indices.
         defined: what torch says of equal values, or nothing where it leaves them open.
         distinct: whether no index may stand twice along ``dim``.
         keepdim: whether the results keep a reduced dimension; None where nothing is reduced.
-        spatial: for pooling, how many dimensions the windows have.
+        spatial: for pooling, how many dimensions the windows have; indices count along these, flattened.
+        ordered: whether torch defines the order of the values (``topk`` with ``sorted=True``).
     """
 
     name: str

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from pytest_ascend.cases.case import api_name
 from pytest_ascend.cases.tree import Rebuilder
 from pytest_ascend.judge import definitions, ties
+from pytest_ascend.judge.equations import Call
 from pytest_ascend.judge.structure import flatten
 from pytest_ascend.judge.verdict import Kind, OutputResult, Verdict
 from pytest_ascend.observe.capture import Capture, RunFailed, run
@@ -126,7 +127,9 @@ def _record(look: SecondLook, target: Target, floating: torch.dtype | None = Non
 
 
 def judge_by_definition(look: SecondLook, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
-    """Failures of results that have a definition, judged by it."""
+    """Failures of results that have a definition, judged by it; thresholds that somebody gave are kept."""
+    if look.reference.criterion.name != "auto":
+        return judged, []
     failing = {o.path for o in judged.failing if o.kind not in (*_FORM, Kind.mutation)} | look.doubtful(judged)
     if not failing or look.case.modules:
         return judged, []
@@ -249,9 +252,7 @@ class _Step:
         if definition.gauge:
             self._align(i, definition, paths, found)
 
-    def _align(
-        self, i: int, definition: definitions.Definition, paths: Mapping[str, str], found: definitions.Call
-    ) -> None:
+    def _align(self, i: int, definition: definitions.Definition, paths: Mapping[str, str], found: Call) -> None:
         """Gradients depend on signs, phases and order: give the target's results those of the golden and run again."""
         gradients = self._gradients()
         if not gradients:

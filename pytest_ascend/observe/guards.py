@@ -70,7 +70,7 @@ def found_in_rooms(rooms: Iterable[Room]) -> list[tuple[str, str]]:
             length = room.after - room.before
             start = -room.before if side == "before" else length
             first, last = (start + int(bad[0])) * size, (start + int(bad[-1])) * size + size - 1
-            trespass = Trespass(0, length * size, first, last, bad.numel() * size)
+            trespass = Trespass(0, length * size, first, last)
             said.append((room.path, _reason(room.path, trespass, size)))
     return said
 

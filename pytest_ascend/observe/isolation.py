@@ -120,9 +120,8 @@ class _Swapping:
         if other is None or other.shape != value.shape or not _is_replaceable(value):
             return value
         self.given[path] = _on_cpu(value)
-        new = _like(value, other)
-        if torch.is_grad_enabled() and value.requires_grad:
-            new = _Swap.apply(value, new)  # type: ignore[no-untyped-call]
+        graph = torch.is_grad_enabled() and value.requires_grad
+        new = _Swap.apply(value, other) if graph else _like(value, other)  # type: ignore[no-untyped-call]
         self.swapped[id(value)] = value, new, _version(new)
         return new
 
@@ -132,7 +131,7 @@ class _Swap(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        return other
+        return _like(value, other)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
@@ -146,7 +145,10 @@ def _like(value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     usual = value.is_contiguous() and value.storage_offset() == 0
     if usual or storage is None or value.is_conj() or value.is_neg():
         return plain
-    new = storage[1].clone().as_strided(value.size(), value.stride(), value.storage_offset())
+    memory = storage[1].clone().untyped_storage()
+    # No view of that memory, which autograd wouldn't let a layer change in place.
+    new = torch.empty(0, dtype=value.dtype, device=value.device)
+    new.set_(memory, value.storage_offset(), value.size(), value.stride())
     # One element may stand in many places along a stride of 0, and is written once.
     once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in value.stride())
     try:

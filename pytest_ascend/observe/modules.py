@@ -178,6 +178,8 @@ class Taps:
 
         @functools.wraps(forward)  # libraries look at the signature
         def tapped(*args: Any, **kwargs: Any) -> Any:
+            if torch._C._functorch.peek_interpreter_stack() is not None:  # tensors of a vmap can't leave it
+                return forward(*args, **kwargs)
             call = self._call(name)
             if call is None:
                 return forward(*args, **kwargs)

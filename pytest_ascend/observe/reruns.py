@@ -82,13 +82,14 @@ class SecondLook:
     calls: list[Any] | None = None
 
     def doubtful(self, judged: Judged) -> set[str]:
-        """Outputs that passed, or nothing could be told of, only because the CPU's own two sides are far apart.
+        """Outputs that were excused: by the function's own conditioning, or as the CPU's own two sides are far apart.
 
-        Signs of vectors differ so between float32 and float64; judge_by_definition can tell more.
+        Signs of vectors differ so between float32 and float64; what judges by definitions can tell more.
         """
         if self.case.modules or self.reference.benchmark is None:
             return set()
-        paths = {o.path for o in judged.outputs if o.verdict is Verdict.REFERENCE_SUSPECT}
+        excuses = (Verdict.REFERENCE_SUSPECT, Verdict.AMPLIFIED, Verdict.MARGINAL)
+        paths = {o.path for o in judged.outputs if o.verdict in excuses}
         passed = [o for o in judged.outputs if o.verdict is Verdict.PASS and "int" not in o.dtype and o.dtype != "bool"]
         excused = [o.path for o in passed if o.metrics is not None and o.metrics.mismatches]
         if excused:
@@ -116,14 +117,11 @@ class SecondLook:
 
     def _as_settled(self, judged: Judged) -> Judged:
         """What was settled stays a failure; a later step may only say more of it, or name a mode."""
-        drew = self.reference.own.drew
 
         def one(output: OutputResult) -> OutputResult:
             settled, verdict = self.settled.get(output.path), output.verdict
             kept = verdict.outcome == "failed" or verdict is Verdict.MODE_DIFF
-            if settled is None or kept or (drew and verdict is Verdict.NOT_COMPARABLE):
-                return output
-            return settled
+            return output if settled is None or kept else settled
 
         return Judged(tuple(map(one, judged.outputs)), judged.checkpoints)
 

@@ -87,10 +87,18 @@ def _finding(record: Record) -> Iterator[Line]:
     expected = "expected " if record["outcome"] == "expected" else ""
     yield Line(f"{expected}{_verdict(record)}  {record['nodeid']}", "red" if failed else "yellow")
     yield Line(f"    {_what(record)}: {record['reason'] or 'no reason was recorded'}")
+    if where := _where(record):
+        yield Line(f"    where: {where}")
     if record.get("first_divergence"):
         yield Line(f"    first divergence: {record['first_divergence']}")
     if failed:
         yield Line(f"    reproduce: {record['reproducer']}")
+
+
+def _where(record: Record) -> str:
+    """Which elements of the first output that fails are wrong, where that was found out."""
+    failed = (o for o in record.get("outputs") or () if o.get("status") == "fail")
+    return next((f"{o['path']}: {o['pattern']}" for o in failed if o.get("pattern")), "")
 
 
 def _models(records: Sequence[Record]) -> Iterator[Line]:

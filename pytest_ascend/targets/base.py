@@ -7,7 +7,8 @@ import contextlib
 import platform
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     import torch
@@ -15,20 +16,19 @@ if TYPE_CHECKING:
 __all__ = ["MemoryWatch", "Target", "TargetUnavailable", "Trespass"]
 
 
-class Trespass(NamedTuple):
+@dataclass(frozen=True)
+class Trespass:
     """Bytes beside a block of device memory that something wrote.
 
     Attributes:
         address, size: of the block, in bytes.
         first, last: which bytes, counted from the block's start: negative before it, from ``size`` on behind it.
-        count: how many of them changed.
     """
 
     address: int
     size: int
     first: int
     last: int
-    count: int
 
 
 class MemoryWatch(Protocol):

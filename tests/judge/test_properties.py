@@ -131,9 +131,10 @@ def test_a_common_power_of_two_changes_no_verdict(sides, power, criterion):
     lowest = min(float(t[t != 0].abs().min()) for t in (golden, actual) if bool((t != 0).any()))
     assume(lowest * 2.0**power > 4 * torch.finfo(dtype).smallest_normal)
     assume(lowest > 4 * torch.finfo(dtype).smallest_normal)
-    # The table's absolute tolerance shrinks with small data, and doesn't grow with large: see the test below.
-    size = float(golden.abs().square().mean().sqrt())
-    assume(criterion != "auto" or max(size, size * 2.0**power) <= 1.0)
+    if criterion == "auto":  # the table's absolute tolerance doesn't grow with large data: see the test below
+        assume(benchmark is not None)
+        size = float(golden.abs().square().mean().sqrt())
+        assume(max(size, size * 2.0**power) <= 1.0)
     scaled = [None if t is None else t * 2.0**power for t in (golden, actual, benchmark)]
     assert verdict(*scaled, criterion) is verdict(golden, actual, benchmark, criterion)
 
@@ -215,7 +216,7 @@ def test_right_elementwise_functions_pass_in_any_order(options, shape, dtype):
         assert pa.check(fn, x.reshape(-1)[order], options=options).passed
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     dtype=st.sampled_from(FLOATS[:3]), relative=st.sampled_from((0.0, 2.0**-6)), power=st.integers(-3, 3), seed=seeds
 )

@@ -8,7 +8,8 @@ from collections.abc import Callable
 # would exist twice: so all of it is loaded before.
 import numpy as np  # noqa: F401
 import pytest
-import torch  # noqa: F401
+import torch
+import torch._dynamo  # noqa: F401  # torch.manual_seed loads it
 
 import pytest_ascend.check
 import pytest_ascend.cli

@@ -42,6 +42,13 @@ def texts(*records: dict[str, Any], verbosity: int = 0) -> list[str]:
     return [line.text for line in summary(records, verbosity)]
 
 
+def test_a_failure_says_where() -> None:
+    right = {"path": "output[0]", "status": "pass", "pattern": ""}
+    wrong = {"path": "output[1]", "status": "fail", "pattern": "channel 3 (dim 1)"}
+    assert "    where: output[1]: channel 3 (dim 1)" in texts(record("FAIL", "failed", outputs=[right, wrong]))
+    assert not [line for line in texts(record("FAIL", "failed", outputs=[right])) if "where" in line]
+
+
 def test_models_are_listed_with_their_worst_layer(run) -> None:
     result = run(MODEL)
     result.stdout.fnmatch_lines(

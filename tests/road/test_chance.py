@@ -228,3 +228,23 @@ def test_a_planted_kernel_that_always_drops_the_first(check):
         result = check(lambda x: F.dropout(x, 0.25), torch.ones(40, 25, requires_grad=True))
     assert planted.calls
     assert result.verdict is Verdict.FAIL
+
+
+class KeepsTheRest(nn.Module):
+    """Dropout that keeps on the device what it should drop."""
+
+    def forward(self, x):
+        return F.dropout(x, 0.9 if here(x) else 0.1)
+
+
+def test_the_first_layer_with_a_wrong_dropout_is_named(check):
+    torch.manual_seed(0)
+    layers = nn.Linear(16, 64), KeepsTheRest(), nn.Linear(64, 16), nn.Dropout(0.1)
+    result = check(nn.Sequential(*layers).train(), torch.randn(100, 16), options={"checkpoints": True})
+    assert result.verdict is Verdict.FAIL
+    assert result.first_divergence == "1"
+    assert "keeps" in result.checkpoints["1"].reason
+    right = nn.Linear(16, 64), nn.Dropout(0.1), nn.Linear(64, 16), nn.Dropout(0.1)
+    result = check(nn.Sequential(*right).train(), torch.randn(100, 16), options={"checkpoints": True})
+    assert result.verdict is Verdict.NOT_COMPARABLE
+    assert result.first_divergence is None

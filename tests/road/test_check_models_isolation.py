@@ -450,12 +450,28 @@ def test_a_training_step_can_be_isolated(check, x):
     assert check(step, Stack(wrong=2).to(BF16), x, options={"checkpoints": ["layers.?"]}).first_divergence == "layers.2"
 
 
-def test_in_place_layers(check):
-    torch.manual_seed(1)
+@pytest.mark.parametrize("training", [False, True])
+def test_in_place_layers(check, training):
     parts = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Conv2d(8, 8, 3), nn.ReLU(inplace=True)]
-    model = nn.Sequential(*parts).to(BF16).eval()
-    images = torch.randn(2, 3, 12, 12).to(BF16)
-    assert check(model, images).verdict is Verdict.PASS
+    model = nn.Sequential(*parts).to(BF16).train(training)
+    images = torch.randn(2, 3, 12, 12).to(BF16).to(memory_format=torch.channels_last)
+    result = check(model, images)
+    assert result.verdict is Verdict.PASS
+    assert not any("could not be told apart" in note for note in result.notes)
+
+
+def test_layers_inside_vmap_are_left_alone(check, x):
+    class Mapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.last = nn.Linear(32, 32), nn.Linear(32, 4)
+
+        def forward(self, x):
+            return self.last(torch.vmap(self.layer)(x))
+
+    result = check(Mapped().to(BF16), x, options={"backward": False})
+    assert result.verdict is Verdict.PASS, str(result)
+    assert list(result.checkpoints) == ["last"]
 
 
 def test_random_layers_are_left_alone(check, x):

@@ -91,6 +91,9 @@ def _empty_strided(
     if machine.watch is not None and all(n > 0 for n in size) and _is_dense(size, stride):
         return _watched(size, stride, dtype, index)
     cpu = _host_memory(index, torch.empty_strided, size, stride, dtype=dtype)
+    if machine.watch is not None and cpu.numel():
+        length = cpu.untyped_storage().nbytes() // cpu.element_size()
+        return _watched((length,), (1,), cpu.dtype, index).as_strided(size, stride)
     storage = cpu.untyped_storage().nbytes()
     if storage == cpu.nbytes:
         return to_npu(cpu, index)

@@ -60,6 +60,6 @@ class Watch:
             band = ctypes.string_at(place, GUARD)
             if band != _BAND:
                 bad = [i for i in range(GUARD) if band[i] != _BAND[i]]
-                found = Trespass(start + GUARD, nbytes, offset + bad[0], offset + bad[-1], len(bad))
+                found = Trespass(start + GUARD, nbytes, offset + bad[0], offset + bad[-1])
                 self.seen.append(found)
                 ctypes.memmove(place, _BAND, GUARD)
