@@ -120,8 +120,11 @@ class SecondLook:
 
         def one(output: OutputResult) -> OutputResult:
             settled, verdict = self.settled.get(output.path), output.verdict
-            kept = verdict.outcome == "failed" or verdict is Verdict.MODE_DIFF
-            return output if settled is None or kept else settled
+            if settled is None or verdict is Verdict.MODE_DIFF:
+                return output
+            # Memory that was never written makes runs differ.
+            cause = settled.kind is Kind.unwritten and verdict is Verdict.NONDETERMINISTIC
+            return output if verdict.outcome == "failed" and not cause else settled
 
         return Judged(tuple(map(one, judged.outputs)), judged.checkpoints)
 
