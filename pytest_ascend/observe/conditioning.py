@@ -135,6 +135,7 @@ class Yardsticks:
     _spreads: dict[str, torch.Tensor] = field(default_factory=dict)
     _jumps: dict[str, torch.Tensor] = field(default_factory=dict)
     _once: dict[str, torch.Tensor] | None = None
+    _unrounded: dict[str, torch.Tensor] | None = None
     _composed: bool = True
 
     def spreads(self, paths: Collection[str]) -> dict[str, torch.Tensor]:
@@ -175,6 +176,17 @@ class Yardsticks:
         ]
         known = [dtype for dtype in found if dtype in _ROUNDOFF]
         return max(known, key=_ROUNDOFF.__getitem__, default=None)
+
+    def unrounded(self) -> dict[str, torch.Tensor]:
+        """The golden's results as they are before the callable itself casts them to a narrower dtype, in float64."""
+        if self._unrounded is None:
+            self._unrounded = {}
+            with contextlib.suppress(RunFailed, ValueError):
+                golden = run(
+                    self.case, CpuTarget(), self.setting, floating=torch.float64, fn=self.fn, widened=tuple(_ROUNDOFF)
+                )
+                self._unrounded = leaves(golden)
+        return self._unrounded
 
     def once(self, path: str, dtype: torch.dtype) -> torch.Tensor | None:
         """What the CPU computes in float32, rounded once; None where it doesn't."""

@@ -196,8 +196,15 @@ class SecondLook:
             path
             for path in paths
             if path in golden and path in here and path in benchmark and here[path].dtype in _BUDGETED
-            if golden[path].dtype in (torch.float64, torch.complex128)
             if golden[path].shape == here[path].shape == benchmark[path].shape
+        ]
+        same = any(golden[path].dtype == here[path].dtype for path in paths)
+        if same and not self.reference.own.drew:  # the callable casts its result itself
+            golden = {**golden, **self.measure().unrounded()}
+        paths = [
+            path
+            for path in paths
+            if golden[path].dtype in (torch.float64, torch.complex128) and golden[path].shape == here[path].shape
         ]
         found = {path: budget.Finding(Verdict.PASS) for path in paths if budget.is_explained(golden[path], here[path])}
         rest = [path for path in paths if path not in found]
