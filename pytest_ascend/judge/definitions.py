@@ -31,7 +31,7 @@ Tensor = torch.Tensor
 #: A residual may be so many times the CPU's own, and is no fault below so many units: LAPACK leaves up to 7 of them on
 #: matrices of a dozen rows, and its own tests allow 30 times the number of rows (LAWN 41).
 RATIO, FEW = 3.0, 16.0
-#: A residual of the CPU's own larger than this, beside the size of what is in it, says that the equation isn't this case's.
+#: Where the CPU's own residual is larger than this beside the size of what is in it, the equation isn't this case's.
 HOLDS = 2.0**-6
 #: Of functions that start from random numbers: the CPU's own run is one of many.
 RANDOM_RATIO = 16.0
