@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import enum
 import math
 
 import torch
@@ -143,6 +144,14 @@ def _row(dtype: torch.dtype) -> tuple[float, float]:
     return info.eps, info.smallest_normal * info.eps
 
 
+class Exactness(enum.IntEnum):
+    """How much of a floating result must be equal bit for bit, whatever the criterion."""
+
+    NOTHING = 0
+    ZEROS = 1  # the signs of its zeros
+    VALUES = 2  # all of it
+
+
 @dataclasses.dataclass(frozen=True)
 class Judgement:
     """What a criterion says about one pair of tensors."""
@@ -166,20 +175,27 @@ def judge(
     benchmark: torch.Tensor | None = None,
     criterion: Criterion = Criterion(),
     *,
-    exact: bool = False,
+    exact: Exactness = Exactness.NOTHING,
     working_dtype: torch.dtype | None = None,
 ) -> Judgement:
     """Judge dense CPU tensors of one shape; the dtypes were judged before and may differ.
 
-    ``exact`` is for operators that only move data: equal, the signs of zeros included. ``working_dtype`` is the
+    ``exact`` is for operators that only move data. ``working_dtype`` is the
     precision the values were computed in where it isn't the actual's dtype (a Python float).
     """
     numbers = [t for t in (golden, actual, benchmark) if t is not None]
     standard = criterion.name in ascend_standards.NAMES
     inexact = [t.dtype.is_floating_point or t.dtype.is_complex for t in (golden, actual)]
     explicit = criterion.name == "close" and (criterion.rtol is not None or criterion.atol is not None)
-    if exact or criterion.name == "exact" or not (any(inexact) or explicit) or (standard and not inexact[1]):
-        return _exact(golden, actual, benchmark, signs=exact and actual.dtype.is_floating_point)
+    if (
+        exact is Exactness.VALUES
+        or criterion.name == "exact"
+        or not (any(inexact) or explicit)
+        or (standard and not inexact[1])
+    ):
+        return _exact(
+            golden, actual, benchmark, signs=exact is not Exactness.NOTHING and actual.dtype.is_floating_point
+        )
     if criterion.name == "binary":
         return _binary(_exact(golden, actual, benchmark, signs=True))
     dtypes = [working_dtype] if working_dtype else [actual.dtype]
@@ -208,6 +224,8 @@ def judge(
         found = _auto(golden, actual, benchmark, metrics, (rtol, atol), working_dtype or actual.dtype)
     if suspect and found.verdict is Verdict.PASS:
         return Judgement(Verdict.REFERENCE_SUSPECT, found.metrics, suspect)
+    if exact is Exactness.ZEROS and found.verdict is Verdict.PASS and actual.dtype.is_floating_point:
+        return _same_zeros(found, golden, actual, benchmark)
     return found
 
 
@@ -230,10 +248,18 @@ def _exact(golden: torch.Tensor, actual: torch.Tensor, benchmark: torch.Tensor |
             reason = f"{_share(bad, metrics.count)} not equal{_first(metrics.worst)}"
             kind = Kind.non_finite if metrics.non_finite_mismatches else Kind.exact
             return Judgement(Verdict.FAIL, metrics, reason, kind)
-    if signs and (flipped := _flipped_zeros(golden, actual, benchmark)):
-        reason = f"{flipped} of {metrics.count} elements are zeros of the other sign, which counts here"
-        return Judgement(Verdict.FAIL, metrics, reason, Kind.exact)
-    return Judgement(Verdict.PASS, metrics)
+    found = Judgement(Verdict.PASS, metrics)
+    return _same_zeros(found, golden, actual, benchmark) if signs else found
+
+
+def _same_zeros(
+    found: Judgement, golden: torch.Tensor, actual: torch.Tensor, benchmark: torch.Tensor | None
+) -> Judgement:
+    flipped = _flipped_zeros(golden, actual, benchmark)
+    if not flipped:
+        return found
+    reason = f"{flipped} of {found.metrics.count} elements are zeros of the other sign, which counts here"
+    return Judgement(Verdict.FAIL, found.metrics, reason, Kind.exact)
 
 
 def _flipped_zeros(golden: torch.Tensor, actual: torch.Tensor, benchmark: torch.Tensor | None) -> int:

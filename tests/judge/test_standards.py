@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ascend.judge.standards import CRITERIA, TABLE, Criterion, judge
+from pytest_ascend.judge.standards import CRITERIA, TABLE, Criterion, Exactness, judge
 from pytest_ascend.judge.verdict import Kind, Verdict
 
 AUTO, EXACT, CLOSE, COSINE = (Criterion(name) for name in ("auto", "exact", "close", "cosine"))
@@ -248,10 +248,10 @@ def test_exact_takes_matching_nan():
 def test_moved_data_keeps_the_sign_of_zero(dtype):
     golden, actual = torch.tensor([0.0, 1.0]).to(dtype), torch.tensor([-0.0, 1.0]).to(dtype)
     assert judge(golden, actual, criterion=EXACT).verdict is Verdict.PASS
-    found = judge(golden, actual, exact=True)
+    found = judge(golden, actual, exact=Exactness.VALUES)
     assert (found.verdict, found.kind) == (Verdict.FAIL, Kind.exact)
     assert "other sign" in found.reason
-    assert judge(golden, golden.clone(), exact=True).verdict is Verdict.PASS
+    assert judge(golden, golden.clone(), exact=Exactness.VALUES).verdict is Verdict.PASS
 
 
 def test_moved_data_has_no_tolerance():
@@ -259,7 +259,7 @@ def test_moved_data_has_no_tolerance():
     actual = golden.clone()
     actual[3] = torch.nextafter(actual[3], torch.tensor(9.0))
     assert judge(golden, actual).verdict is Verdict.PASS
-    assert judge(golden, actual, exact=True).kind is Kind.exact
+    assert judge(golden, actual, exact=Exactness.VALUES).kind is Kind.exact
 
 
 # --- non-finite -----------------------------------------------------------------------------------------------------
