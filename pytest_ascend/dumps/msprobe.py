@@ -110,7 +110,7 @@ class Dump:
         path = os.fspath(path)
         cursor = Cursor(path, read(path))
         cursor._skip()
-        if cursor.text and not cursor.text.startswith("{", cursor.at):
+        if cursor.at < len(cursor.text) and not cursor.text.startswith("{", cursor.at):
             raise DumpError(f"{path}: isn't a dump of msprobe: it isn't a JSON object")
         head: dict[str, Any] = {}
         for name in cursor.members("the file"):
