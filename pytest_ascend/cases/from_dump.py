@@ -33,6 +33,13 @@ _RANDOM = re.compile(
     r"drop|rand|bernoulli|multinomial|normal_?$|poisson|uniform|exponential|cauchy|geometric|rrelu|gumbel"
 )
 
+#: Calls that make a tensor out of none, on the CPU unless they are told where.
+_FACTORIES = {
+    *("zeros", "ones", "full", "arange", "range", "eye", "linspace", "logspace", "tensor", "scalar_tensor"),
+    *("rand", "randn", "randint", "randperm", "tril_indices", "triu_indices", "hann_window", "hamming_window"),
+    *("bartlett_window", "blackman_window", "kaiser_window", "empty", "empty_strided"),
+}
+
 
 def pendings(path: str | os.PathLike[str], *, fold: bool = True, nodeid: str = "") -> Iterator[Pending | Absent]:
     """The calls of a dump, in the order they were recorded.
@@ -146,7 +153,10 @@ class Call:
         args = [make(one, f"input_args[{i}]") for i, one in enumerate(self.forward.args)]
         if self.name.api in ("__getitem__", "__setitem__") and len(args) > 1 and self._index_was_tuple():
             args[1] = tuple(args[1])
-        return tuple(args), {name: make(one, f"input_kwargs.{name}") for name, one in self.forward.kwargs.items()}
+        kwargs = {name: make(one, f"input_kwargs.{name}") for name, one in self.forward.kwargs.items()}
+        if self.name.prefix == "Torch" and self.name.api in _FACTORIES and "device" not in kwargs:
+            kwargs["device"] = make(Token("torch.device", "cpu"), "input_kwargs.device")  # becomes the target
+        return tuple(args), kwargs
 
     def _index_was_tuple(self) -> bool:
         """Whether an index, which JSON holds as a list, was a tuple: ``x[0, 1]`` has two dimensions less than ``x``."""
