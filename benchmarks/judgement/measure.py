@@ -146,6 +146,9 @@ def _judge_rights(tally: Tally, bench: Bench) -> None:
                 if not isinstance(_inner(error), LookupError):
                     tally.skip(f"{bench.sample.name} ({kind})", _inner(error))
                 continue
+            own = bench.reference.own
+            if kind == "decomposition" and not _alike(actual, own):
+                continue  # other dtypes or shapes than the operator's own
             if kind == "hf32" and _same(actual, bench.emulated()):
                 continue  # nothing in it has the mode
             _count_right(tally, bench, kind, fn, actual)
@@ -204,7 +207,9 @@ def _counts(kind: str, golden: Capture, actual: Capture, own: Capture) -> bool:
     if _same(actual, own):
         return False
     exact, right, here = leaves(golden), leaves(own), leaves(actual)
-    changed, nearer, beside = 0, True, True
+    if kind == "NaN in one element" and any(path.startswith("output.LD") for path in exact):
+        return False  # one of its triangles holds anything
+    changed, nearer, beside, drowned = 0, True, True, True
     for path, value in here.items():
         if path not in exact or path not in right or not value.shape == right[path].shape == exact[path].shape:
             return True
@@ -217,7 +222,17 @@ def _counts(kind: str, golden: Capture, actual: Capture, own: Capture) -> bool:
         changed += int(where.sum())
         nearer &= bool((~where | ((value.to(g.dtype) - g).abs() <= (before.to(g.dtype) - g).abs())).all())
         beside &= bool((~where | _next_to(g, value)).all())
-    return not nearer and not (beside and (changed < 16 or kind == "half accumulator"))
+        drowned &= _is_drowned(g, value, before)
+    return not drowned and not nearer and not (beside and (changed < 16 or kind == "half accumulator"))
+
+
+def _is_drowned(golden: torch.Tensor, value: torch.Tensor, before: torch.Tensor) -> bool:
+    """Whether the errors of a result are no larger than those of the right one: relative, the largest and the rms."""
+    size = golden.abs().clamp_min(torch.finfo(value.dtype).smallest_normal)
+    ours, theirs = ((t.to(golden.dtype) - golden).abs() / size for t in (value, before))
+    if not bool(torch.isfinite(ours).all() & torch.isfinite(theirs).all()):
+        return False
+    return float(ours.max()) <= float(theirs.max()) and float(ours.square().sum()) <= float(theirs.square().sum())
 
 
 def _next_to(golden: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -227,6 +242,13 @@ def _next_to(golden: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     above, below = near.to(golden.dtype) < golden, near.to(golden.dtype) > golden
     other = torch.where(above, torch.nextafter(near, inf), torch.where(below, torch.nextafter(near, -inf), near))
     return (value == near) | (value == other)
+
+
+def _alike(left: Capture, right: Capture) -> bool:
+    here, there = leaves(left), leaves(right)
+    return here.keys() == there.keys() and all(
+        here[p].shape == there[p].shape and here[p].dtype == there[p].dtype for p in here
+    )
 
 
 def _overflows_alike(golden: Capture, own: Capture) -> bool:
