@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+JOBS   ?= 2
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: demo test lint bench bench-judgement clean help
@@ -30,7 +31,8 @@ bench: $(VENV)/.test
 	set -e; for script in benchmarks/*.py; do $(BIN)/python $$script; done
 
 bench-judgement: $(VENV)/.test
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/judgement/measure.py --json judgement.json
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/judgement/measure.py --jobs $(JOBS) --json judgement.json \
+		--check benchmarks/judgement/baseline.json
 
 clean:
 	rm -rf $(VENV)

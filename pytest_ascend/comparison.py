@@ -10,9 +10,10 @@ import pytest
 
 from pytest_ascend.marks import merge
 from pytest_ascend.options import CheckOptions
-from pytest_ascend.session import AscendSession, ComparisonFailed, Record, seed_of
+from pytest_ascend.session import AscendSession, ComparisonFailed, seed_of
 
 if TYPE_CHECKING:
+    from pytest_ascend.cases.case import Case
     from pytest_ascend.judge.verdict import CheckResult
 
 
@@ -33,13 +34,9 @@ class Comparison:
         Raises ``ComparisonFailed`` (an ``AssertionError``) whose text is the result.
         """
         __tracebackhide__ = True
-        result, record = self._run(fn, args, kwargs)
-        outcome = self._session.outcome(record)
-        if outcome == "skipped":
-            pytest.skip(f"{result.verdict}: {result.reason}")
-        if outcome in ("failed", "error"):
-            raise ComparisonFailed(result, record)
-        return result
+        from pytest_ascend.cases.case import Case
+
+        return self.conclude(self.judge(Case(fn, args, kwargs)))
 
     def __repr__(self) -> str:
         return f"<ascend_compare on {self._options['target']}>"
@@ -47,7 +44,32 @@ class Comparison:
     def check(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> CheckResult:
         """Check and record, whatever the verdict: for tests that assert on the result themselves."""
         __tracebackhide__ = True
-        return self._run(fn, args, kwargs)[0]
+        from pytest_ascend.cases.case import Case
+
+        result = self.judge(Case(fn, args, kwargs))  # the callable may have an argument called `options`
+        self._session.record(self._item, result, self._check_options().seed)
+        return result
+
+    def judge(self, case: Case) -> CheckResult:
+        """The result of a case that was put together before; nothing is recorded."""
+        __tracebackhide__ = True
+        from pytest_ascend.check import check_case
+
+        result = check_case(case, self._check_options())
+        if result.reproducer is None:
+            result = dataclasses.replace(result, reproducer=self._session.reproduce(self._item))
+        return result
+
+    def conclude(self, result: CheckResult) -> CheckResult:
+        """Record a result and let it pass, skip or fail the test."""
+        __tracebackhide__ = True
+        record = self._session.record(self._item, result, self._check_options().seed)
+        outcome = self._session.outcome(record)
+        if outcome == "skipped":
+            pytest.skip(f"{result.verdict}: {result.reason}")
+        if outcome in ("failed", "error"):
+            raise ComparisonFailed(result, record)
+        return result
 
     def using(self, **options: Any) -> Comparison:
         """The same with some of ``CheckOptions`` changed; they win over the marker and the command line.
@@ -65,14 +87,3 @@ class Comparison:
             return CheckOptions(**{"seed": seed_of(self._item.nodeid), **self._options})
         except (TypeError, ValueError) as error:
             raise type(error)(str(error)) from None  # from here, where pytest shows no line of ours
-
-    def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[CheckResult, Record]:
-        __tracebackhide__ = True
-        from pytest_ascend.cases.case import Case
-        from pytest_ascend.check import check_case
-
-        options = self._check_options()
-        result = check_case(Case(fn, args, kwargs), options)  # the callable may have an argument called `options`
-        if result.reproducer is None:
-            result = dataclasses.replace(result, reproducer=self._session.reproduce(self._item))
-        return result, self._session.record(self._item, result, options.seed)

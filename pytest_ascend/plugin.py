@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +30,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", settings.marker_help(config))
     ascend = config.stash[KEY] = AscendSession(config)
     config.pluginmanager.register(ascend, "ascend-session")  # for its pytest_runtest_logreport, which gets no config
+    if ascend.settings.api is not None:
+        from pytest_ascend import collect
+
+        collect.only_the_catalogue(config)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -41,6 +46,30 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_report_header(config: pytest.Config) -> str | None:
     ascend = config.stash[KEY]
     return ascend.header() if ascend.on else None
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    if file_path.suffix != ".json":
+        return None
+    from pytest_ascend import collect
+
+    return collect.collect_file(file_path, parent)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    return True if collection_path.name == "dump_tensor_data" else None  # a dump's tensors: thousands of files
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if isinstance(collector, pytest.Session) and (api := collector.config.stash[KEY].settings.api) is not None:
+        from pytest_ascend import collect
+
+        report.result = [*(report.result or ()), collect.ApiCollector.of(collector, api)]
+    return report
 
 
 @pytest.hookimpl(tryfirst=True)

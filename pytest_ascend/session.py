@@ -45,6 +45,7 @@ class AscendSession:
         self.settings = Settings.from_config(config)
         self.results: list[Record] = []
         self.environment: Mapping[str, Any] = {}  # of the last comparison
+        self.absent: dict[str, str] = {}  # API without a case → why: counted as not exercised
         self.write_error: str | None = None
         self._target: Target | None = None
 
@@ -94,6 +95,9 @@ class AscendSession:
 
     def reproduce(self, item: pytest.Item) -> str:
         """The command that runs an item again, on the same target with the same options."""
+        arguments = getattr(item, "arguments", None)  # of an item that no file holds
+        if arguments is not None:
+            return shlex.join(["pytest", *arguments, f"{COMPARE}={self.spec()}", *repeat(self.config)])
         path, separator, name = item.nodeid.partition("::")  # from the root folder, and the command runs where we do
         nodeid = os.path.relpath(self.config.rootpath / path, self.config.invocation_params.dir) + separator + name
         return shlex.join(["pytest", nodeid, f"{COMPARE}={self.spec()}", *repeat(self.config)])
@@ -102,8 +106,9 @@ class AscendSession:
         """Keep a result of an item until its report is made, and put its gist among the JUnit properties."""
         environment = dict(result.environment)
         of_the_case: Record = {name: environment.pop(name) for name in ("seed", "autocast") if name in environment}
-        self.environment = environment
+        self.environment = environment or self.environment  # a case that could not run has none
         record: Record = {"nodeid": item.nodeid, **result.to_dict(), "seed": seed, **of_the_case}
+        record.update(getattr(item, "detail", {}))
         item.stash.setdefault(_RECORDS, []).append(record)
         count = sum(1 for name, _ in item.user_properties if name.endswith(".verdict")) + 1
         prefix = f"ascend.{count}" if count > 1 else "ascend"
@@ -118,7 +123,7 @@ class AscendSession:
         error = call.excinfo.value if call.excinfo else None
         failure = error if isinstance(error, ComparisonFailed) else None
         if failure is not None and call.excinfo is not None and report.failed:
-            if self.config.getoption("tbstyle") == "auto":
+            if self.config.getoption("tbstyle") == "auto" and not isinstance(report.longrepr, str):
                 report.longrepr = _short(call.excinfo)
             vars(report)["ascend_error"] = failure.result.verdict.outcome == "error"
         if isinstance(error, pytest.fail.Exception) and not error.pytrace and report.failed:
@@ -154,9 +159,15 @@ class AscendSession:
         self.results.extend(getattr(report, "ascend_results", ()))
         self.environment = getattr(report, "ascend_environment", self.environment)
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Keep what a worker of pytest-xdist that ends has found no case for."""
+        self.absent.update(getattr(node, "workeroutput", {}).get("ascend_absent", {}))
+
     def finish(self, session: pytest.Session) -> None:
         """Write the results file; a strict run that compared nothing fails."""
         if self.is_worker:
+            vars(self.config)["workeroutput"]["ascend_absent"] = self.absent  # only workers collect
             return
         if self.settings.json is not None:
             self._write(session, self.settings.json)
@@ -188,12 +199,12 @@ class AscendSession:
 
     def summary(self) -> Iterator[Line]:
         """The lines of the terminal section; none for a run that had nothing to do with us."""
-        if not (self.results or self.compared_nothing() or self.write_error):
+        if not (self.results or self.absent or self.compared_nothing() or self.write_error):
             return
         from pytest_ascend.report import terminal
 
-        if self.results:
-            yield from terminal.summary(self.results, self.config.getoption("verbose"))
+        if self.results or self.absent:
+            yield from terminal.summary(self.results, self.config.getoption("verbose"), self.absent)
         elif self.compared_nothing():
             text = f"ascend: {COMPARE} was given but nothing was compared: no test that ran called ascend_compare"
             yield terminal.Line(text, "red" if self.settings.strict else "yellow")

@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import math
 import os
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -62,6 +63,39 @@ def checkpoints(value: str) -> str:
     """Which layers to compare, a key of :data:`CHECKPOINTS`. Raises ``argparse.ArgumentTypeError`` otherwise."""
     if value not in CHECKPOINTS:
         raise argparse.ArgumentTypeError(f"{value!r} is no choice of checkpoints: give {', '.join(CHECKPOINTS)}")
+    return value
+
+
+def patterns(value: str) -> tuple[str, ...]:
+    """Names or globs of APIs, split at commas outside of brackets. Raises ``argparse.ArgumentTypeError`` for none."""
+    found = tuple(part.strip() for part in re.split(r",(?![^\[]*\])", value) if part.strip())
+    if not found:
+        raise argparse.ArgumentTypeError(
+            f"{value!r} names no API: give names or globs, such as 'torch.nn.functional.*'"
+        )
+    return found
+
+
+def api(value: str) -> str:
+    """The value of ``--ascend-api``, as it is. Raises ``argparse.ArgumentTypeError`` when it names nothing."""
+    patterns(value)
+    return value
+
+
+def numbers(value: str) -> frozenset[int]:
+    """Whole numbers and ranges, such as ``0,2-4``. Raises ``argparse.ArgumentTypeError`` naming the value."""
+    found: set[int] = set()
+    for part in value.split(","):
+        match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
+        if match is None:
+            raise argparse.ArgumentTypeError(f"{value!r} is no list of numbers: give some such as 0 or 0,2-4")
+        found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return frozenset(found)
+
+
+def listed(value: str) -> str:
+    """A list of numbers, as it is. Raises ``argparse.ArgumentTypeError`` naming the value."""
+    numbers(value)
     return value
 
 
@@ -170,6 +204,29 @@ OPTIONS: tuple[Option, ...] = (
         f"MARGINAL; and fail a run given {COMPARE} in which nothing was compared",
     ),
     Option(
+        "api",
+        "Compare the APIs that PATTERN names, without a test file: names or globs separated by commas, such as "
+        "torch.softmax or 'torch.nn.functional.*'; or a case by its id, such as 'torch.softmax[float16-transposed-3]'",
+        metavar="PATTERN",
+        parse=api,
+    ),
+    Option(
+        "no-fold",
+        "Run every call of a dump, also those with the same API, structure, shapes and dtypes as an earlier one",
+    ),
+    Option(
+        "step",
+        "Of a folder of dumps take these steps only: numbers and ranges, such as 0 or 0,2-4",
+        metavar="LIST",
+        parse=listed,
+    ),
+    Option(
+        "rank",
+        "Of a folder of dumps take these ranks only: numbers and ranges, such as 0 or 0-7",
+        metavar="LIST",
+        parse=listed,
+    ),
+    Option(
         "json",
         "Write all results to PATH as strict JSON when the run ends; `pytest-ascend schema` prints its schema",
         metavar="PATH",
@@ -187,6 +244,9 @@ class Settings:
         criterion, cosine, max_abs: as in ``CheckOptions``.
         checkpoints: a key of :data:`CHECKPOINTS`.
         strict: noted verdicts fail too.
+        api: names and globs of APIs to compare without a test file.
+        no_fold: run every recorded call, also those like an earlier one.
+        step, rank: which of the dumps in a folder, as :func:`numbers` reads it.
         json: where the results file goes.
     """
 
@@ -196,6 +256,10 @@ class Settings:
     max_abs: float | None = None
     checkpoints: str | None = None
     strict: bool | None = None
+    api: str | None = None
+    no_fold: bool | None = None
+    step: str | None = None
+    rank: str | None = None
     json: str | None = None
 
     @classmethod
@@ -226,7 +290,7 @@ def repeat(config: pytest.Config) -> Iterator[str]:
     """The judging options given on the command line, as arguments that give them again."""
     for option in OPTIONS:
         given = config.getoption(option.ini)
-        if given is None or option.field in ("compare", "json"):
+        if given is None or option.field in ("compare", "api", "json"):
             continue
         yield option.flag if option.metavar is None else f"{option.flag}={given}"
 

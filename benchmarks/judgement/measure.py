@@ -25,7 +25,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ __all__ = ["CRITERIA", "main", "measure"]
 
 _REGISTERED = (reading_faults, kernel_faults)  # importing them enters their kinds into FAULTS
 #: How many of the kinds that fit every operator one sample gets: of the forward, and of the backward pass.
-DEALT, DEALT_GRADIENTS = 20, 3
+DEALT, DEALT_GRADIENTS = 14, 3
 
 
 def measure(
@@ -286,9 +286,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = {"samples": options.samples, "ops": options.ops, "faults": options.faults}
     settings |= {"seed": options.seed, "larger": options.larger}
     start = time.perf_counter()
-    found = {name: tally.summary() for name, tally in _measured(options).items()}
-    for name, summary in found.items():
-        show(name, summary, options.verbose)
+    found = {}
+    for name, tally in _measured(options):
+        found[name] = tally.summary()
+        show(name, found[name], options.verbose)
+        sys.stdout.flush()
     print(f"\n{time.perf_counter() - start:.0f} s in all")
     if options.json:
         options.json.write_text(json.dumps({"schema": 2, "settings": settings, "dtypes": found}, indent=1) + "\n")
@@ -302,25 +304,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if said else 0
 
 
-def _measured(options: argparse.Namespace) -> dict[str, Tally]:
+def _measured(options: argparse.Namespace) -> Iterator[tuple[str, Tally]]:
     """Every dtype's figures; with several jobs each dtype is cut in two, so that no process waits for the longest."""
-    parts = 2 if options.jobs > 1 else 1
     asked = {"ops": options.ops, "count": options.samples, "kinds": options.faults}
     asked |= {"seed": options.seed, "larger": options.larger}
-    tasks = [(name, (i, parts)) for name in options.dtypes for i in range(parts)]
-    found = {name: Tally() for name in options.dtypes}
     if options.jobs == 1:
-        for name, part in tasks:
-            found[name].add(measure(DTYPES[name], **asked, part=part))
-        return found
+        for name in options.dtypes:
+            yield name, measure(DTYPES[name], **asked)
+        return
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
-        futures = [(name, pool.submit(measure, DTYPES[name], **asked, part=part)) for name, part in tasks]
-        for name, future in futures:
-            found[name].add(future.result())
-            print(f"{name}: {found[name].planted.total()} faults after {found[name].seconds:.0f} s", file=sys.stderr)
-    return found
+        parts = {
+            name: [pool.submit(measure, DTYPES[name], **asked, part=(i, 2)) for i in range(2)]
+            for name in options.dtypes
+        }
+        for name, futures in parts.items():
+            tally = Tally()
+            for future in futures:
+                tally.add(future.result())
+            yield name, tally
 
 
 if __name__ == "__main__":

@@ -44,13 +44,13 @@ LOCAL, LOCAL_RATIO, LOCAL_CAP = 2.0, 3.0, 256.0
 SPREAD, SPREAD_RATIO, SPREAD_CAP = 0.75, 2.0, 64.0
 #: In float32 and wider faults are thousands of units large, and a kernel's own roundings need more room: a constant
 #: that was rounded is off by one roundoff, always the same way.
-WIDE_LOCAL, WIDE_SPREAD, WIDE_BIAS = 4.0, 1.0, 0.5
+WIDE_LOCAL, WIDE_SPREAD, WIDE_BIAS = 8.0, 2.0, 1.5
 #: The mean likewise, of at least so many different values, and so many standard deviations of a mean away from zero.
 BIAS, BIAS_RATIO, BIAS_LEAST, BIAS_SIGMA = 0.15, 2.0, 16, 4.0
 #: The mean counts of elements whose unit is at most so many times what storing them rounds away.
 STEADY = 8.0
 #: What is so many times over the strict limits at most is MARGINAL.
-CLEAR = 1.1
+CLEAR = 1.0
 #: Of so many elements at least, one in FEW may be called wrong among others that are right.
 FEW_LEAST, FEW = 8, 8
 #: As unlikely a coincidence as this isn't one: all errors to one side, all values ending in zeros.
@@ -199,6 +199,10 @@ def weigh(
             return _as_stored(golden, actual, known) or Finding(Verdict.PASS, times=excused)
         why = f"{_reason(found, which, strict, dtype)}, as is the CPU's own in {dtype}"
         return _as_stored(golden, actual, known) or Finding(Verdict.MARGINAL, None, why, over)
+    strange = int((golden.isfinite() != actual.isfinite()).sum())
+    if strange and excused > CLEAR:
+        why = f"{strange} of {actual.numel()} elements are finite on one side only"
+        return Finding(Verdict.FAIL, Kind.non_finite, why, excused)
     better = narrow and found.clearly_better(own) and not _few(errors)
     if excused > CLEAR and not better:
         return Finding(

@@ -23,7 +23,7 @@ from pytest_ascend.cases.transfer import Entry, same_bits
 from pytest_ascend.judge import budget
 from pytest_ascend.judge.standards import factor
 from pytest_ascend.judge.verdict import Kind, OutputResult, Verdict
-from pytest_ascend.observe import chance
+from pytest_ascend.observe import chance, curve
 from pytest_ascend.observe.capture import Capture, RunFailed, Setting, run
 from pytest_ascend.observe.conditioning import Yardsticks
 from pytest_ascend.observe.defined import judge_by_definition
@@ -120,8 +120,11 @@ class SecondLook:
 
         def one(output: OutputResult) -> OutputResult:
             settled, verdict = self.settled.get(output.path), output.verdict
-            kept = verdict.outcome == "failed" or verdict is Verdict.MODE_DIFF
-            return output if settled is None or kept else settled
+            if settled is None or verdict is Verdict.MODE_DIFF:
+                return output
+            # Memory that was never written makes runs differ.
+            cause = settled.kind is Kind.unwritten and verdict is Verdict.NONDETERMINISTIC
+            return output if verdict.outcome == "failed" and not cause else settled
 
         return Judged(tuple(map(one, judged.outputs)), judged.checkpoints)
 
@@ -129,8 +132,10 @@ class SecondLook:
         """What is tried, in this order; a step of another module is given this look first."""
         fresh = functools.partial(find_unwritten, self)
         by_cause = (fresh, self._random, self._repeated, self._layout, self._unwritten, self._mode)
+        models = functools.partial(modelled, self), functools.partial(curve.prepare, self)
         named = functools.partial(overflow, self), functools.partial(find_size, self)
-        return (*self._by_what_defines(), *by_cause, functools.partial(modelled, self), self._amplified, *named)
+        # What excuses a failure by how far the function carries rounding measures the layers along with it.
+        return (*self._by_what_defines(), *by_cause, *models, self._amplified, *named)
 
     def _by_what_defines(self) -> tuple[Step, ...]:
         """What judges otherwise than by values."""

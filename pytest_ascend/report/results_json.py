@@ -71,6 +71,8 @@ SCHEMA: dict[str, Any] = {
                     "description": "What it did to its test; expected: a failing verdict that the test asked for.",
                 },
                 "seed": {"type": ["integer", "null"]},
+                "source": {"type": "string", "description": "File and place of a case that no test file holds."},
+                "count": {"type": "integer", "minimum": 1, "description": "How many recorded calls it stands for."},
                 "metrics": {
                     "type": "object",
                     "description": "Of the worst output; {} where nothing could be measured.",

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pytest_ascend.judge.verdict import Verdict
+from pytest_ascend.report import coverage
+from pytest_ascend.report.lines import Line
+
+__all__ = ["Layer", "Line", "describe_modes", "header", "summary", "worst_layer"]
 
 Record = Mapping[str, Any]
-
-
-class Line(NamedTuple):
-    """A line to print, with the colour of pytest's terminal writer (``""``: none)."""
-
-    text: str
-    colour: str = ""
 
 
 class Layer(NamedTuple):
@@ -50,10 +48,13 @@ def describe_modes(modes: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
-def summary(records: Sequence[Record], verbosity: int = 0) -> Iterator[Line]:
+def summary(
+    records: Sequence[Record], verbosity: int = 0, absent: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Line]:
     """The section: failures worst first, notes, the compared models with their worst layer, and a closing count.
 
-    ``verbosity`` as pytest counts it: below 0 only the closing line, below -1 nothing.
+    ``verbosity`` as pytest counts it: below 0 only the closing line, below -1 nothing. ``absent``: APIs without
+    a case, and why.
     """
     if verbosity < -1:
         return
@@ -61,9 +62,12 @@ def summary(records: Sequence[Record], verbosity: int = 0) -> Iterator[Line]:
         for record in sorted((r for r in records if r["outcome"] in ("failed", "error")), key=_severity):
             yield from _finding(record)
         for record in records:
+            if record["outcome"] == "skipped" and "source" in record:
+                continue  # the coverage table has it, with others that were skipped for the same reason
             if record["outcome"] in ("noted", "expected", "skipped"):
                 yield from _finding(record)
         yield from _models(records)
+        yield from coverage.table(records, absent, verbosity)
     yield _count(records)
 
 

@@ -43,6 +43,7 @@ def test_what_is_written_beside_a_block_is_found_once(watch):
 
 
 def test_what_was_written_beside_a_block_that_is_gone_is_found_too(watch):
+    gc.collect()  # what other tests left behind
     alive = emulator.live_allocations()
     x = torch.empty(5, device="npu")
     assert emulator.live_allocations() == alive + 1

@@ -23,6 +23,9 @@ BAD = [
     ("max-abs", "-1", "'-1' can't be a largest absolute error"),
     ("max-abs", "inf", "'inf' can't be a largest absolute error"),
     ("max-abs", "small", "'small' can't be a largest absolute error"),
+    ("api", ",", "',' names no API: give names or globs, such as 'torch.nn.functional.*'"),
+    ("step", "first", "'first' is no list of numbers: give some such as 0 or 0,2-4"),
+    ("rank", "0-", "'0-' is no list of numbers"),
     ("checkpoints", "some", "'some' is no choice of checkpoints: give sample, all, none"),
 ]
 

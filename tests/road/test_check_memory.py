@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 
 import pytest
@@ -89,17 +90,28 @@ def test_memory_that_is_written_before_it_is_read_is_no_matter(check):
     assert wrong.kind is not Kind.unwritten
 
 
-def test_without_a_device_that_fills_its_memory_torch_empty_is_filled(check):
-    calls = []
+def test_on_a_card_what_torch_empty_returns_is_filled(check, monkeypatch):
+    """A card can't fill its memory; what Python code takes is filled all the same."""
+    monkeypatch.setattr("pytest_ascend.targets.npu.NpuTarget.watch", lambda self: contextlib.nullcontext(None))
+    result = check(lambda x: torch.empty_like(x) * 1 if here(x) else x * 2, torch.rand(4, 4) + 1)
+    assert result.kind is Kind.unwritten
+    assert "16 of 16 elements" in result.reason
+    wrong = check(lambda x: x * (2.1 if here(x) else 2.0), torch.rand(4, 4) + 1)
+    assert wrong.verdict is Verdict.FAIL
+    assert wrong.kind is not Kind.unwritten
+
+
+def test_on_a_card_arguments_lie_between_guard_bands(check, monkeypatch):
+    monkeypatch.setattr("pytest_ascend.targets.npu.NpuTarget.watch", lambda self: contextlib.nullcontext(None))
 
     def fn(x):
-        calls.append(1)
-        y = torch.empty_like(x)
-        y[:-3] = x[:-3]
-        return y.copy_(x) if len(calls) < 3 else y  # golden and benchmark are right
+        if here(x) and x.storage_offset():
+            write(x, -8, 8)
+        return x * 2
 
-    result = check(fn, torch.rand(20) + 1, options={"target": "cpu"})
-    assert (result.verdict, result.kind) == (Verdict.FAIL, Kind.unwritten) or result.verdict is Verdict.NOT_COMPARABLE
+    result = check(fn, torch.randn(6))
+    assert result.verdict is Verdict.MEMORY_FAULT
+    assert "2 elements before args[0]" in result.reason
 
 
 # ------------------------------------------------------------------------------------------------- beside the memory
