@@ -30,7 +30,7 @@ def isolated(entry: Entry) -> Entry:
     child = os.fork()
     if not child:
         os.close(read)
-        signal.alarm(60)
+        signal.alarm(30)
         with os.fdopen(write, "w") as pipe:
             pipe.write(json.dumps(widen(entry).to_json()))
             pipe.flush()

@@ -186,7 +186,13 @@ def _fits(sample: Sample, dtype: str) -> bool:
 
 def _pending(entry: Entry, number: int, sample: Sample, dtype: str, layout: str, mode: str) -> Pending:
     shown = sample.family or layout if layout == "as_given" else layout
-    words = [dtype, shown, str(number), *([entry.variant] if entry.variant else []), *([mode] if mode != "eager" else [])]
+    words = [
+        dtype,
+        shown,
+        str(number),
+        *([entry.variant] if entry.variant else []),
+        *([mode] if mode != "eager" else []),
+    ]
     return Pending(
         id=f"{entry.api}[{'-'.join(words)}]",
         api=entry.api,

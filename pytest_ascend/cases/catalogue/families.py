@@ -29,6 +29,8 @@ _SIZES = (16, 17, 31, 33, 64, 65, 127, 128)
 _LONG = (1024, 1025, 1023)
 #: more than 65,535 elements: only where the result isn't larger still and the CPU is quick
 _VAST = 65_537
+#: elements of a result at most
+_MOST = 300_000
 #: seconds a derived call may take on the CPU
 _QUICK = 0.02
 
@@ -66,7 +68,7 @@ def _run(entry: Entry, sample: Sample) -> tuple[Any, float] | None:
     except Exception:
         return None
     outputs = tensors_of(result)
-    if not outputs or any(t.layout is not torch.strided or t.numel() > 300_000 for t in outputs):
+    if not outputs or any(t.layout is not torch.strided or t.numel() > _MOST for t in outputs):
         return None
     return result, took
 
@@ -116,7 +118,7 @@ def _sized(entry: Entry, base: Sample) -> Iterator[Sample]:
     """One near each of the small blocks, one near 1024, and one of more than 65,535 elements."""
     few = entry.kind in ("twin", "inplace")
     turn = sum(map(ord, entry.api))
-    for sizes in ((_SIZES,) if few else (_SIZES, _LONG)):
+    for sizes in (_SIZES,) if few else (_SIZES, _LONG):
         order = sizes[turn % len(sizes) :] + sizes[: turn % len(sizes)]
         for size in order[:3]:
             found = _first(_with_size(entry, base, size), 2 if sizes is _LONG else 1)
@@ -145,7 +147,7 @@ def _with_size(entry: Entry, base: Sample, new: int) -> Iterator[Sample]:
         if axis is not None and not any(shape and shape[axis] == old for shape in shapes):
             continue
         sample = resized(base, old, new, axis=axis, ints=ints, family="size")
-        if _is_modest(sample, new) and _runs(entry, sample):
+        if _is_modest(sample, new) and _result_is_modest(entry, sample) and _runs(entry, sample):
             yield sample
 
 
@@ -154,6 +156,18 @@ def _is_modest(sample: Sample, new: int) -> bool:
     numbers = [n for n in _numbers([sample.args, sample.kwargs]) if n > 1]
     asked = _numel(numbers) if new in numbers else 0
     return sum(_numel(spec["s"]) for spec in sample.tensors()) <= 4 * _VAST and asked <= 4 * _VAST
+
+
+def _result_is_modest(entry: Entry, sample: Sample) -> bool:
+    """Whether the result is small, asked of torch's shape rules: ``diag`` of 65,537 elements has 4 billion."""
+    try:
+        fn, args, kwargs = sample.build(entry.api, torch.float32, 1)
+        meta = {id(t): t.detach().to("meta") for t in tensors_of((args, kwargs))}
+        with torch.no_grad():
+            result = fn(*replaced(args, meta), **replaced(kwargs, meta))
+        return all(t.numel() <= _MOST for t in tensors_of(result))
+    except Exception:  # no rule, or one that depends on the values: then only what is small anyway
+        return sum(_numel(spec["s"]) for spec in sample.tensors()) <= 1 << 15
 
 
 def _numbers(tree: Any) -> Iterator[int]:
@@ -225,7 +239,7 @@ def is_elementwise(entry: Entry) -> bool:
             if not isinstance(before, torch.Tensor) or before.shape != x.shape:
                 return False
             seen = 0
-            for place in torch.linspace(0, x.numel() - 1, 6).long().unique().tolist():
+            for place in sorted({x.numel() * i // 6 for i in range(6)}):
                 flat = x.flatten()
                 flat[place] = flat[place - 1]
                 torch.manual_seed(0)

@@ -32,9 +32,7 @@ def replaced(tree: Any, new: Mapping[int, torch.Tensor]) -> Any:
     return tree
 
 
-def relaid(
-    args: tuple[Any, ...], kwargs: dict[str, Any], layout: str
-) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+def relaid(args: tuple[Any, ...], kwargs: dict[str, Any], layout: str) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """The arguments in another layout; None where none of them can take it.
 
     ``expanded`` changes values: each tensor repeats its first row (its first element, where it has one dimension),

@@ -19,7 +19,7 @@ HOMES = (
 _PROPERTIES = (types.GetSetDescriptorType, types.MemberDescriptorType, property)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def resolve(name: str) -> Any:
     """The callable of a dotted public name; a property of Tensor (``torch.Tensor.mT``) becomes a function of it.
 
@@ -64,7 +64,7 @@ def is_property(value: Any) -> bool:
     return isinstance(value, _Property)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _index() -> dict[Any, str]:
     found: dict[Any, str] = {}
     for home in HOMES:

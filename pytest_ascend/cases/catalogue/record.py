@@ -233,12 +233,12 @@ def _twins(op: Any, entry: Entry) -> Iterator[Entry]:
                 others.setdefault(name, fn)
     for name in others:
         in_place = name.endswith("_") and not name.endswith("__")
-        kept = []
+        kept: list[Sample] = []
         for sample in entry.samples:
             twin = sample.without_grad(0) if in_place else sample
-            if twin.args and _is_tensor(twin.args[0]) and runs(name, twin, CLASSES[sample.group]):
-                if sum(s.group == sample.group for s in kept) < 2:
-                    kept.append(twin)
+            enough = sum(s.group == sample.group for s in kept) >= 2
+            if not enough and twin.args and _is_tensor(twin.args[0]) and runs(name, twin, CLASSES[sample.group]):
+                kept.append(twin)
         if kept:
             yield Entry(name, entry.variant, "inplace" if in_place else "twin", entry.dtypes, kept, of=entry.api)
 
@@ -270,9 +270,7 @@ def _of_modules(names: Callable[[str], bool]) -> Iterator[Entry]:
                 if sample is not None and sample not in samples:
                     samples.append(sample)
         if samples:
-            able = {str(d).removeprefix("torch.") for d in info.dtypes}
-            dtypes = [name for name in ("float32", "float16", "bfloat16", "float64") if name in able | {"float16", "bfloat16"}]
-            yield Entry(api, "", "module", tuple(dtypes), _spread(samples)[:6])
+            yield Entry(api, "", "module", ("float32", "float16", "bfloat16", "float64"), _spread(samples)[:6])
         else:
             left_out.setdefault(api, "no sample that the list has words for")
 

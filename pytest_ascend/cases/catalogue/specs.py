@@ -10,12 +10,13 @@ masks, sorted boundaries), one by one. Other values are themselves, tagged where
 ``{"l": [...]}``          a list; a bare JSON list is a tuple
 ``{"m": [[k, v], ...]}``  a dict
 ``{"dt": "float16"}``     a torch.dtype, ``*`` for the case's own; ``{"tc": "channels_last"}`` other torch constants
-``{"f": "nan"}``          a float that JSON hasn't; ``{"c": [re, im]}`` complex; ``{"sl": [a, b, c]}`` slice; ``{"e": 1}``
-                          Ellipsis; ``{"M": [class, args, kwargs]}`` a module of torch.nn
+``{"f": "nan"}``          a float that JSON hasn't; ``{"c": [re, im]}`` a complex number; ``{"sl": [a, b, c]}`` a slice;
+                          ``{"e": 1}`` Ellipsis; ``{"fn": name}`` one of torch's functions
 ========================  ==========================================================================================
 
-Values: ``["u", low, high]`` uniform, ``["i", low, high]`` whole numbers with both ends, ``["b"]`` booleans, ``["x", v]``
-listed, ``["k", c]`` a constant, ``["pd"]`` positive definite matrices, and those of :data:`SPECIAL`.
+Values: ``["u", low, high]`` uniform, ``["i", low, high]`` whole numbers with both ends, ``["b"]`` booleans,
+``["x", v]`` listed (``["z", v]`` complex), ``["k", c]`` a constant, ``["pd"]`` positive definite matrices, and those of
+:data:`SPECIAL`.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def _values(flat: torch.Tensor, whole: torch.Tensor, listed: bool) -> list[Any]:
         return ["i", int(flat.min()), int(flat.max())]
     if bool((flat == flat[0]).all()):
         return ["k", encode(float(flat[0]), flat.dtype)]
-    distinct = flat.unique().numel()
+    distinct = len(set(flat.tolist())) if size <= MOST_LISTED else size
     if listed or size <= _FEW or not bool(flat.isfinite().all()) or (distinct < size / 2 and size <= MOST_LISTED):
         return ["x", _listed(flat)]
     if _is_positive_definite(whole):
@@ -205,10 +206,11 @@ class Builder:
     def _values(self, values: list[Any], shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         kind, *given = values
         if kind == "u":
-            return _stay_inside(self._uniform(shape, *given, dtype), *given)
-        if kind == "i":
             low, high = given
-            return torch.randint(low, high + 1, shape, generator=self.generator).to(dtype)
+            return _stay_inside(self._uniform(shape, low, high, dtype), low, high)
+        if kind == "i":
+            first, last = given
+            return torch.randint(first, last + 1, shape, generator=self.generator).to(dtype)
         if kind == "b":
             return (torch.rand(shape, generator=self.generator) < 0.5).to(dtype)
         if kind == "k":
@@ -305,11 +307,6 @@ SPECIAL: dict[str, Callable[[Builder, tuple[int, ...], torch.dtype], torch.Tenso
 }
 
 
-def _module(builder: Builder, body: list[Any]) -> Any:
-    name, args, kwargs = body
-    return resolve(name)(*builder.build(args), **{k: builder.build(v) for k, v in kwargs.items()})
-
-
 _TAGS: dict[str, Callable[[Builder, Any], Any]] = {
     "T": Builder._tensor,
     "l": lambda b, body: [b.build(item) for item in body],
@@ -321,5 +318,4 @@ _TAGS: dict[str, Callable[[Builder, Any], Any]] = {
     "sl": lambda b, body: slice(*map(b.build, body)),
     "e": lambda b, body: ...,
     "fn": lambda b, body: resolve(body),
-    "M": _module,
 }
