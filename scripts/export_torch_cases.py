@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import time
+import traceback
 import warnings
 from pathlib import Path
 
@@ -31,14 +32,19 @@ def isolated(entry: Entry) -> Entry:
     if not child:
         os.close(read)
         signal.alarm(30)
-        with os.fdopen(write, "w") as pipe:
-            pipe.write(json.dumps(widen(entry).to_json()))
-            pipe.flush()
+        try:
+            with os.fdopen(write, "w") as pipe:
+                pipe.write(json.dumps(widen(entry).to_json()))
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as pipe:
         text = pipe.read()
     status = os.waitpid(child, 0)[1]
+    if os.WIFEXITED(status) and status:
+        raise SystemExit(f"{entry.api} could not be widened")
     if status:
         print(f"  {entry.api}: {signal.strsignal(os.WTERMSIG(status))}; it is listed without families", flush=True)
         return entry

@@ -1,4 +1,4 @@
-"""Choosing from the case list: API patterns, dtypes, layouts, how many samples, eager or compiled. Torch-free at import.
+"""Choosing from the case list: APIs, dtypes, layouts, how many samples, eager or compiled. Torch-free at import.
 
 A case is called ``torch.softmax[float16-transposed-3]``: its dtype, its layout (or the family it was made for, such as
 ``size``), and its number in the list, so that the name means the same case whatever else was asked for.
@@ -26,7 +26,6 @@ DTYPES = ("float32", "float16", "bfloat16")
 #: for an API that has none of the default dtypes
 FALLBACK = ("int64", "complex64", "bool", "float64")
 LAYOUTS = ("as_given", "transposed", "sliced", "expanded", "channels_last", "scalar", "empty")
-MODES = ("eager", "compile")
 SAMPLES = 3
 
 
@@ -38,7 +37,7 @@ class Wish:
         dtypes: None: the default ones, or what an API has where it has none of them.
         layouts: names of :data:`LAYOUTS`; ``scalar`` and ``empty`` are tensors without dimensions, without elements.
         samples: how many of torch's own samples per API, variant and dtype.
-        modes: of :data:`MODES`.
+        modes: ``eager``, ``compile`` or both.
         live: take the samples from the installed torch rather than from the list.
     """
 
@@ -50,9 +49,15 @@ class Wish:
 
     @classmethod
     def of(cls, settings: Any) -> Wish:
-        """From the plugin's settings; what isn't given there stays as it is by default."""
+        """From the plugin's settings, lists there separated by commas; what isn't given there has its default."""
         given = {name: getattr(settings, name, None) for name in ("dtypes", "layouts", "samples", "modes", "live")}
-        return cls(**{name: value for name, value in given.items() if value is not None})
+        return cls(**{name: _words(value) for name, value in given.items() if value is not None})
+
+
+def _words(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    return tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
 
 
 def pendings(apis: Sequence[str], settings: Any) -> Iterator[Pending | Absent]:
@@ -194,7 +199,7 @@ def _pending(entry: Entry, number: int, sample: Sample, dtype: str, layout: str,
         *([mode] if mode != "eager" else []),
     ]
     return Pending(
-        id=f"{entry.api}[{'-'.join(words)}]",
+        id=f"{entry.api}[{'-'.join(filter(None, words))}]",
         api=entry.api,
         dtype=dtype,
         build=partial(_build, entry, number, dtype, layout, mode),
@@ -209,7 +214,7 @@ def _build(entry: Entry, number: int, dtype: str, layout: str, mode: str) -> tup
     import torch
 
     from pytest_ascend.cases.case import Case
-    from pytest_ascend.cases.catalogue.laid import relaid
+    from pytest_ascend.cases.catalogue.laid import Maker, relaid
 
     sample = entry.samples[number]
     try:
@@ -221,6 +226,8 @@ def _build(entry: Entry, number: int, dtype: str, layout: str, mode: str) -> tup
         if laid is None:
             raise CaseUnavailable(f"no argument of sample {number} of {entry.api} can be {layout}")
         args, kwargs = laid
+    if sample.made is None and not any(True for _ in sample.tensors()):
+        fn, args = Maker(fn), (torch.empty(0, dtype=getattr(torch, dtype)), *args)
     options: dict[str, Any] = {"checkpoints": ()} if sample.made is not None else {}
     if mode == "compile":
         from pytest_ascend.cases.catalogue.compiled import both_ways

@@ -41,7 +41,7 @@ class _Both:
 
 
 def _backend(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The device's own compiler where it has one; on the emulated device, whose kernels are torch's own, ``aot_eager``."""
+    """The device's own compiler where it has one; else, as on the emulated device, ``aot_eager``."""
     kind = next((t.device.type for t in tensors_of((args, kwargs))), "cpu")
     if kind in ("npu", "privateuseone"):
         return "npu" if "npu" in torch.compiler.list_backends() else "aot_eager"

@@ -55,7 +55,11 @@ class Sample:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 module = fn(*made, **{name: builder.build(spec) for name, spec in self.made["k"].items()})
-            fn = module.to(dtype).train(bool(self.made["t"]))
+                fn = module.to(dtype).train(bool(self.made["t"]))
+                if any(torch.nn.parameter.is_lazy(one) for one in (*fn.parameters(), *fn.buffers())):
+                    with torch.no_grad():  # the first call gives a lazy module its shapes
+                        fn.float()(*Builder(torch.float32, seed).build(self.args))
+                    fn.to(dtype)
         return fn, args, kwargs
 
     def tensors(self) -> Iterator[dict[str, Any]]:

@@ -38,7 +38,8 @@ _QUICK = 0.02
 def widen(entry: Entry) -> Entry:
     """The entry with its families and, for every sample, the layouts it runs in."""
     derived = list(_derived(entry))
-    samples = [replace(s, layouts=tuple(_layouts(entry.api, s))) for s in [*entry.samples, *derived]]
+    own = [s for s in entry.samples if s.shape_class != "scalar"] if is_random(entry) else entry.samples
+    samples = [replace(s, layouts=tuple(_layouts(entry.api, s))) for s in [*(own or entry.samples), *derived]]
     kind = "unary" if entry.kind == "other" and is_elementwise(entry) else entry.kind
     return replace(entry, samples=samples, kind=kind)
 
@@ -51,10 +52,34 @@ def _derived(entry: Entry) -> Iterator[Sample]:
     if base is None:
         return
     yield from _sized(entry, base)
-    yield from _shapes(entry, base)
-    if entry.kind in ("twin",):
+    if is_random(entry):  # one number tells nothing, and the others don't depend on the values
         return
-    yield from _valued(entry, base)
+    yield from _shapes(entry, base)
+    if entry.kind not in ("twin", "inplace"):
+        yield from _valued(entry, base)
+
+
+def is_random(entry: Entry) -> bool:
+    """Whether the result depends on the seed of torch's generators."""
+    if (entry.api, entry.variant) in _random:
+        return _random[entry.api, entry.variant]
+    sample = max(entry.samples, key=lambda s: sum(_numel(spec["s"]) for spec in s.tensors()))
+    results = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        ran = _run(entry, sample)
+        results.append(tensors_of(ran[0]) if ran is not None else [])
+    varies = any(one.shape != other.shape or _apart(one, other) for one, other in zip(*results, strict=False))
+    _random[entry.api, entry.variant] = varies
+    return varies
+
+
+_random: dict[tuple[str, str], bool] = {}
+
+
+def _apart(one: torch.Tensor, other: torch.Tensor) -> bool:
+    same = (one == other) | ((one != one) & (other != other))
+    return not bool(same.all())
 
 
 def _run(entry: Entry, sample: Sample) -> tuple[Any, float] | None:
@@ -77,7 +102,34 @@ def _runs(entry: Entry, sample: Sample, finite: bool = True) -> bool:
     ran = _run(entry, sample)
     if ran is None or ran[1] > _QUICK:
         return False
-    return not finite or all(bool(t.isfinite().all()) for t in tensors_of(ran[0]) if t.is_floating_point())
+    if not finite:
+        return True
+    fine = all(bool(t.isfinite().all()) for t in tensors_of(ran[0]) if t.is_floating_point())
+    return fine and (is_random(entry) or _is_well_conditioned(entry.api, sample, "as_given"))
+
+
+def _is_well_conditioned(api: str, sample: Sample, layout: str) -> bool:
+    """Whether float32 is right to three digits: a variance of zero under a square root leaves none."""
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        try:
+            fn, args, kwargs = sample.build(api, torch.float32, 1)
+            laid = (args, kwargs) if layout == "as_given" else relaid(args, kwargs, layout)
+            assert laid is not None
+            wide = {id(t): t.detach().to(dtype) for t in tensors_of(laid) if t.dtype is torch.float32}
+            fn = fn.to(dtype) if isinstance(fn, torch.nn.Module) else fn
+            torch.manual_seed(0)
+            with torch.no_grad():
+                results.append(tensors_of(fn(*replaced(laid[0], wide), **replaced(laid[1], wide))))
+        except Exception:
+            return True  # no float64, so nothing to say against it
+    for narrow, golden in zip(*results, strict=False):
+        if not golden.is_floating_point() or narrow.shape != golden.shape:
+            continue
+        error, size = (narrow.double() - golden.double()).nan_to_num().norm(), golden.double().nan_to_num().norm()
+        if error > 1e-3 * size + 1e-30:
+            return False
+    return True
 
 
 # ------------------------------------------------------------------------------------------------------------- sizes
@@ -191,8 +243,13 @@ def _flat(base: Sample) -> Sample:
 
 
 def _shapes(entry: Entry, base: Sample) -> Iterator[Sample]:
-    """No dimension, and no element, unless torch's own samples have them."""
+    """No dimension, no element, and enough dimensions to be transposed, unless torch's own samples have them."""
     shapes = [spec["s"] for sample in entry.samples if sample.group == "float" for spec in sample.tensors()]
+    for rank, front in ((2, [5]), (4, [2, 3, 4])):
+        if not any(len(shape) >= rank and min(shape) > 1 for shape in shapes):
+            higher = _mapped(base, lambda spec, front=front: {**spec, "s": [*front, *spec["s"][-1:]]}, "size")
+            if _runs(entry, higher):
+                yield higher
     if [] not in shapes:
         scalar = _mapped(base, lambda spec: {**spec, "s": []}, "scalar")
         if _runs(entry, scalar):
@@ -259,10 +316,9 @@ def _with(tree: Any, x: torch.Tensor) -> Any:
 
 def _valued(entry: Entry, base: Sample) -> Iterator[Sample]:
     """Special values where the operator takes any number."""
-    sizes = {spec["v"][0] for spec in base.tensors()}
-    if sizes - {"u"} or not all(spec["v"][1] < -1 and spec["v"][2] > 1 for spec in base.tensors()):
-        if entry.kind != "unary":
-            return
+    free = all(spec["v"][0] == "u" and spec["v"][1] < -1 and spec["v"][2] > 1 for spec in base.tensors())
+    if not free and entry.kind != "unary":
+        return
     elementwise = entry.kind in ("unary", "binary", "inplace") or is_elementwise(entry)
     wide = next(iter(_with_size(entry, base, 33)), base)
     families = ("special",) if elementwise else ("nonfinite", "mean", "ties")
@@ -276,7 +332,7 @@ def _valued(entry: Entry, base: Sample) -> Iterator[Sample]:
     if unary and len(list(base.tensors())) == 1:
         every = _mapped(base, lambda spec: {**spec, "s": [1 << 16], "v": ["every"]}, "every")
         ran = _run(entry, every)
-        if ran is not None and ran[1] < 10 * _QUICK:
+        if ran is not None and ran[1] < 2 * _QUICK:
             yield every
 
 
@@ -290,22 +346,50 @@ def _keeps_company(entry: Entry, sample: Sample) -> bool:
 
 
 def _layouts(api: str, sample: Sample) -> Iterator[str]:
-    """Layouts that change an argument and that the call runs in on the CPU, with the same values as a result."""
+    """Layouts that change an argument, and in which the CPU gives the same values as for a plain copy of them."""
     if sample.family in ("every", "empty") or sample.group != "float":
         return
-    try:
-        fn, args, kwargs = sample.build(api, torch.float32, 1)
-    except Exception:
-        return
     for layout in LAYOUTS:
-        laid = relaid(args, kwargs, layout)
-        if laid is None:
-            continue
         try:
-            start = time.perf_counter()
-            with torch.no_grad():
-                fn(*laid[0], **laid[1])
-            if time.perf_counter() - start < 0.1:
+            results = []
+            for plain in (False, True):
+                fn, args, kwargs = sample.build(api, torch.float32, 1)
+                laid = relaid(args, kwargs, layout)
+                if laid is None:
+                    break
+                if plain:
+                    copies = {id(t): t.detach().contiguous().clone() for t in tensors_of(laid)}
+                    laid = replaced(laid[0], copies), replaced(laid[1], copies)
+                torch.manual_seed(0)
+                start = time.perf_counter()
+                with torch.no_grad():
+                    results.append(tensors_of(fn(*laid[0], **laid[1])))
+                if time.perf_counter() - start > 0.1:
+                    break
+            fine = len(results) == 2 and _alike(*results) and _is_well_conditioned(api, sample, layout)
+            if fine and _runs_in_16_bits(api, sample, layout):
                 yield layout
         except Exception:
             continue
+
+
+def _runs_in_16_bits(api: str, sample: Sample, layout: str) -> bool:
+    """Whether the CPU runs it in 16 bits as well, or says that it has no kernel."""
+    for dtype in (torch.float16, torch.bfloat16):
+        fn, args, kwargs = sample.build(api, dtype, 1)
+        laid = relaid(args, kwargs, layout)
+        try:
+            if laid is not None:
+                fn(*laid[0], **laid[1])
+        except Exception as error:
+            if "INTERNAL ASSERT" in str(error):
+                return False
+    return True
+
+
+def _alike(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return len(one) == len(other) and all(
+        a.shape == b.shape and torch.allclose(a.double(), b.double(), rtol=1e-3, atol=1e-4, equal_nan=True)
+        for a, b in zip(one, other, strict=True)
+        if not (a.is_complex() or b.is_complex())
+    )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from pytest_ascend.cases.layouts import relay_all
 
-__all__ = ["relaid", "replaced", "tensors_of"]
+__all__ = ["Maker", "relaid", "replaced", "tensors_of"]
 
 
 def tensors_of(tree: Any) -> list[torch.Tensor]:
@@ -57,3 +57,14 @@ def relaid(args: tuple[Any, ...], kwargs: dict[str, Any], layout: str) -> tuple[
 def _repeated(value: torch.Tensor) -> torch.Tensor:
     first = value.detach()[:1].clone()
     return first.expand(value.shape)
+
+
+class Maker:
+    """A function that makes tensors (``torch.linspace``), told where by a tensor that lies there."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn = fn
+        self.__name__ = str(getattr(fn, "__name__", type(fn).__name__))
+
+    def __call__(self, where: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs, device=where.device)

@@ -35,6 +35,9 @@ MOST_ELEMENTS = 20_000
 #: nothing to compare (memory that nobody wrote), or only for one vendor's devices
 _NO_CASES = ("empty", "new_empty", "jiterator", "_scaled_mm", "_flash_attention", "_efficient_attention", "resize_")
 
+#: what public functions are made of; nobody calls these by themselves
+_INTERNAL = ("_unsafe", "_native", "_chunk", "_segment", "native_")
+
 left_out: dict[str, str] = {}
 """Operators without an entry, and why."""
 
@@ -101,6 +104,9 @@ def _samples(op: Any, dtype: torch.dtype, grad: bool, group: str) -> Iterator[tu
         if call is None:
             continue
         api, args, kwargs = call
+        if api.rpartition(".")[2].startswith(_INTERNAL) and not api.startswith("torch.ops."):
+            left_out.setdefault(op.formatted_name, "internal: a building block of other functions")
+            continue
         kwargs = {name: value for name, value in kwargs.items() if name not in ("device", "generator")}
         spec = written(api, args, kwargs, dtype, group)
         if spec is not None and (text := repr(spec)) not in seen:
@@ -111,7 +117,7 @@ def _samples(op: Any, dtype: torch.dtype, grad: bool, group: str) -> Iterator[tu
 def call_of(op: Any, sample: Any) -> tuple[str, tuple[Any, ...], dict[str, Any]] | None:
     """The public call that a sample of an operator comes to: its name and arguments."""
     args, kwargs = (sample.input, *sample.args), sample.kwargs
-    direct = f"torch.{op.name}"
+    direct = op.name if op.name.startswith("torch.") else f"torch.{op.name}"
     try:
         named = resolve(direct)
     except AttributeError:
@@ -160,7 +166,7 @@ def written(api: str, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torc
             left_out.setdefault(api, f"an argument that can't be written: {error}")
             return None
         if runs(api, sample, dtype):
-            return sample
+            return None if is_for_the_cpu(api, sample, dtype) else sample
     return None
 
 
@@ -172,10 +178,31 @@ def runs(api: str, sample: Sample, dtype: torch.dtype) -> bool:
             result = fn(*args, **kwargs)
     except Exception:
         return False
+    if not tensors_of((args, kwargs)) and not makes_tensors(fn, args, kwargs):
+        return False
     outputs = tensors_of(result)
     if any(t.layout is not torch.strided or t.numel() > 1_000_000 for t in outputs):
         return False
     return not _is_finite((args, kwargs)) or _is_finite(result)
+
+
+def makes_tensors(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call without tensors can be told on which device to make some."""
+    try:
+        return bool(tensors_of(fn(*args, **kwargs, device=torch.device("cpu"))))
+    except Exception:
+        return False
+
+
+def is_for_the_cpu(api: str, sample: Sample, dtype: torch.dtype) -> bool:
+    """Whether an argument has to lie on the CPU, as torch says of any other device."""
+    fn, args, kwargs = sample.build(api, dtype, 1)
+    meta = {id(t): t.detach().to("meta") for t in tensors_of((args, kwargs))}
+    try:
+        fn(*replaced(args, meta), **replaced(kwargs, meta))
+    except Exception as error:
+        return "to be on cpu" in str(error) or "on CPU" in str(error)
+    return False
 
 
 def _is_finite(tree: Any) -> bool:
