@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from pytest_ascend.judge.metrics import measure
 from pytest_ascend.judge.places import with_pattern
-from pytest_ascend.judge.standards import Criterion, judge
+from pytest_ascend.judge.standards import Criterion, Exactness, judge
 from pytest_ascend.judge.structure import (
     Pair,
     StructureError,
@@ -81,14 +82,15 @@ def judge_tree(
     expected_dtype: torch.dtype | None = None,
     *,
     exact_dtype: bool = True,
-    exact: bool = False,
+    exact: Callable[[torch.Tensor, torch.Tensor | None], Exactness] | None = None,
 ) -> tuple[OutputResult, ...]:
     """Judge every leaf, in the golden's order; structural mismatches come first.
 
     Each pair is judged in this order: structure, shape, dtype, NaN and infinities, exactness, the numeric criterion.
     The dtype must be ``expected_dtype`` where given, else the benchmark's, else the golden's unless that is the wider
-    float64 or complex128. ``exact`` is for operators that only move data. A benchmark with another structure or shape
-    than the golden is left out where they differ.
+    float64 or complex128. ``exact`` tells of a
+    golden and its benchmark how much must be equal bit for bit. A benchmark with another structure or shape than the
+    golden is left out where they differ.
 
     Raises ValueError for an unknown criterion; never for a mismatch.
     """
@@ -112,7 +114,12 @@ def _yardsticks(golden: Any, benchmark: Any, root: str) -> dict[str, Any]:
 
 
 def _judge_pair(
-    p: Pair, yardstick: Any, criterion: Criterion, expected: torch.dtype | None, exact_dtype: bool, exact: bool
+    p: Pair,
+    yardstick: Any,
+    criterion: Criterion,
+    expected: torch.dtype | None,
+    exact_dtype: bool,
+    exact: Callable[[torch.Tensor, torch.Tensor | None], Exactness] | None,
 ) -> OutputResult:
     try:
         golden, actual = as_tensor(p.golden), as_tensor(p.actual)
@@ -133,14 +140,15 @@ def _judge_pair(
         benchmark, yardstick = None, None
     if exact_dtype:
         golden_dtype = _dtype(p.golden, golden)
-        wanted = expected or (golden_dtype if yardstick is None else _dtype(yardstick, benchmark))
+        dtype_wanted = expected or (golden_dtype if yardstick is None else _dtype(yardstick, benchmark))
         wider = expected is None and yardstick is None and _is_wider(golden_dtype, dtype)
-        if dtype != wanted and not wider:
-            reason = f"expected {dtype_name(wanted)}, actual is {name}"
+        if dtype != dtype_wanted and not wider:
+            reason = f"expected {dtype_name(dtype_wanted)}, actual is {name}"
             return _fail(p.path, Kind.dtype, reason, name, shape, measure(golden, actual))
     # Python numbers are float64 whatever computed them, and float32 is the most that a target computes in.
     working = torch.float32 if type(p.actual) is float else None
-    found = judge(golden, actual, benchmark, criterion, exact=exact, working_dtype=working)
+    wanted = Exactness.NOTHING if exact is None else exact(golden, benchmark)
+    found = judge(golden, actual, benchmark, criterion, exact=wanted, working_dtype=working)
     return OutputResult(p.path, found.verdict, found.kind, found.reason, found.status, name, shape, found.metrics)
 
 

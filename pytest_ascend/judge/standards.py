@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import enum
 import math
 
 import torch
@@ -143,6 +144,14 @@ def _row(dtype: torch.dtype) -> tuple[float, float]:
     return info.eps, info.smallest_normal * info.eps
 
 
+class Exactness(enum.IntEnum):
+    """How much of a floating result must be equal bit for bit, whatever the criterion."""
+
+    NOTHING = 0
+    ZEROS = 1  # the signs of its zeros
+    VALUES = 2  # all of it
+
+
 @dataclasses.dataclass(frozen=True)
 class Judgement:
     """What a criterion says about one pair of tensors."""
@@ -166,20 +175,27 @@ def judge(
     benchmark: torch.Tensor | None = None,
     criterion: Criterion = Criterion(),
     *,
-    exact: bool = False,
+    exact: Exactness = Exactness.NOTHING,
     working_dtype: torch.dtype | None = None,
 ) -> Judgement:
     """Judge dense CPU tensors of one shape; the dtypes were judged before and may differ.
 
-    ``exact`` is for operators that only move data: equal, the signs of zeros included. ``working_dtype`` is the
+    ``exact`` is for operators that only move data. ``working_dtype`` is the
     precision the values were computed in where it isn't the actual's dtype (a Python float).
     """
     numbers = [t for t in (golden, actual, benchmark) if t is not None]
     standard = criterion.name in ascend_standards.NAMES
     inexact = [t.dtype.is_floating_point or t.dtype.is_complex for t in (golden, actual)]
     explicit = criterion.name == "close" and (criterion.rtol is not None or criterion.atol is not None)
-    if exact or criterion.name == "exact" or not (any(inexact) or explicit) or (standard and not inexact[1]):
-        return _exact(golden, actual, benchmark, signs=exact and actual.dtype.is_floating_point)
+    if (
+        exact is Exactness.VALUES
+        or criterion.name == "exact"
+        or not (any(inexact) or explicit)
+        or (standard and not inexact[1])
+    ):
+        return _exact(
+            golden, actual, benchmark, signs=exact is not Exactness.NOTHING and actual.dtype.is_floating_point
+        )
     if criterion.name == "binary":
         return _binary(_exact(golden, actual, benchmark, signs=True))
     dtypes = [working_dtype] if working_dtype else [actual.dtype]
@@ -208,6 +224,8 @@ def judge(
         found = _auto(golden, actual, benchmark, metrics, (rtol, atol), working_dtype or actual.dtype)
     if suspect and found.verdict is Verdict.PASS:
         return Judgement(Verdict.REFERENCE_SUSPECT, found.metrics, suspect)
+    if exact is Exactness.ZEROS and found.verdict is Verdict.PASS and actual.dtype.is_floating_point:
+        return _same_zeros(found, golden, actual, benchmark)
     return found
 
 
@@ -230,10 +248,18 @@ def _exact(golden: torch.Tensor, actual: torch.Tensor, benchmark: torch.Tensor |
             reason = f"{_share(bad, metrics.count)} not equal{_first(metrics.worst)}"
             kind = Kind.non_finite if metrics.non_finite_mismatches else Kind.exact
             return Judgement(Verdict.FAIL, metrics, reason, kind)
-    if signs and (flipped := _flipped_zeros(golden, actual, benchmark)):
-        reason = f"{flipped} of {metrics.count} elements are zeros of the other sign, which counts here"
-        return Judgement(Verdict.FAIL, metrics, reason, Kind.exact)
-    return Judgement(Verdict.PASS, metrics)
+    found = Judgement(Verdict.PASS, metrics)
+    return _same_zeros(found, golden, actual, benchmark) if signs else found
+
+
+def _same_zeros(
+    found: Judgement, golden: torch.Tensor, actual: torch.Tensor, benchmark: torch.Tensor | None
+) -> Judgement:
+    flipped = _flipped_zeros(golden, actual, benchmark)
+    if not flipped:
+        return found
+    reason = f"{flipped} of {found.metrics.count} elements are zeros of the other sign, which counts here"
+    return Judgement(Verdict.FAIL, found.metrics, reason, Kind.exact)
 
 
 def _flipped_zeros(golden: torch.Tensor, actual: torch.Tensor, benchmark: torch.Tensor | None) -> int:
@@ -336,23 +362,22 @@ def _auto(
 ) -> Judgement:
     rtol, atol = tolerance
     scale = _rms(metrics)
-    faint = False
     info = torch.finfo(dtype)
-    # The table's absolute tolerance is for data of size one: at 1e-7 it would let anything pass. Below the smallest
-    # step of the dtype no result can be right, though.
-    small_atol = max(atol * scale, info.smallest_normal * info.eps)
-    if not metrics.mismatches and small_atol < atol and metrics.max_abs_error > small_atol:
-        scaled = measure(golden, actual, rtol=rtol, atol=small_atol)
-        if scaled.mismatches:
-            faint, atol, metrics = True, small_atol, scaled
+    # The table's absolute tolerance is for data of size one. Below the smallest step of the dtype no result can be
+    # right, though.
+    atol = max(atol * scale, info.smallest_normal * info.eps)
+    metrics = measure(golden, actual, rtol=rtol, atol=atol)
     if not metrics.mismatches:
         return Judgement(Verdict.PASS, metrics)
     found = _close(metrics, actual.dtype, rtol, atol)
     if benchmark is None:
-        # Rounding noise doesn't follow the golden; an error in proportion to it is a factor, however small.
-        if not faint or (metrics.count >= 16 and _proportional(metrics)):
+        # Small elements carry the rounding of large ones. That doesn't follow the golden; a factor does, however small.
+        carried = max(atol, info.eps * scale)
+        if (metrics.count >= 16 and _proportional(metrics)) or carried == atol:
             return found
-        why = "the values are so small that only a benchmark could tell whether this is rounding"
+        if measure(golden, actual, rtol=rtol, atol=carried, worst=0).mismatches:
+            return found
+        why = "beside the other values they are so small that only a benchmark could tell whether this is rounding"
         return Judgement(Verdict.MARGINAL, metrics, f"{found.reason}; {why}")
     return _as_good_as(golden, actual, benchmark, found, scale, dtype)
 

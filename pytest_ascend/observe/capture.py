@@ -13,7 +13,7 @@ import re
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -129,6 +129,7 @@ def run(
     fn: Callable[..., Any] | None = None,
     poison: Callable[[Entry], None] | None = None,
     mode: contextlib.AbstractContextManager[Any] | None = None,
+    widened: Collection[torch.dtype] = (),
     feed: Feed | None = None,
     fill: int = FILL,
     guard: bool = False,
@@ -144,6 +145,7 @@ def run(
         fn: a reference to be called instead, with the same arguments.
         poison: called with every copied tensor before the run.
         mode: a context around the forward and around the backward pass, entered twice.
+        widened: dtypes that a float64 golden doesn't round to where the callable says so, beside the case's own.
         fill: the byte that memory the call takes is filled with, where the target can do that.
         guard: give the arguments in storages between guard bands, which the callable can tell by their offsets.
         feed: sees, and may replace, what the layers to capture are called with.
@@ -172,7 +174,7 @@ def run(
         if watch is not None:
             watch.fill = fill
         with Taps(built.module or _only_module(built), setting.checkpoints, feed) as taps:
-            live = _guarded("forward", target, lambda: _call(built, target, setting, floating, mode))
+            live = _guarded("forward", target, lambda: _call(built, target, setting, floating, mode, widened))
         exercised = _exercised(target, live, built, kernels, copied if not taps.captured else None)
         capture = Capture(
             output=snapshot(live),
@@ -275,12 +277,13 @@ def _call(
     setting: Setting,
     floating: torch.dtype | None,
     mode: contextlib.AbstractContextManager[Any],
+    widened: Collection[torch.dtype],
 ) -> Any:
     """The call itself, under the caller's default device on a target, and kept in float64 for a golden."""
     __tracebackhide__ = True
     around: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if floating is torch.float64:
-        own = {entry.source.dtype for entry in built.entries}
+        own = {entry.source.dtype for entry in built.entries}.union(widened)
         around = Widened(dtype for dtype in own if dtype.is_floating_point or dtype.is_complex)
     elif target.name != "cpu" and setting.default_device is not None:
         around = setting.default_device

@@ -63,7 +63,14 @@ def found_in_rooms(rooms: Iterable[Room]) -> list[tuple[str, str]]:
         size = room.band.element_size()
         wanted = room.band.reshape(1).view(torch.uint8)
         for side, values in (("before", room.whole[: room.before]), ("after", room.whole[room.after :])):
-            now = values.detach().to("cpu").contiguous().view(torch.uint8).view(-1, size)
+            now = (
+                values.detach()
+                .to("cpu")
+                .clone(memory_format=torch.contiguous_format)
+                .reshape(-1)
+                .view(torch.uint8)
+                .view(-1, size)
+            )
             bad = (now != wanted).any(-1).nonzero().reshape(-1)
             if not bad.numel():
                 continue

@@ -126,7 +126,7 @@ def _differing(left: Capture, right: Capture) -> dict[str, torch.Tensor]:
 
 def _bytes(value: torch.Tensor) -> torch.Tensor:
     """A row of bytes per element."""
-    plain = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    plain = value.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format).reshape(-1)
     return plain.view(torch.uint8).view(plain.numel(), plain.element_size())
 
 

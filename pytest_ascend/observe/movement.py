@@ -2,8 +2,8 @@
 
 An operator that only moves values (``gather``, ``transpose``, ``cat``, ``where``, ``max``, ``relu``) must be exact on
 any device, and no tolerance may excuse it. There is no table of such operators here: when the float64 reference and
-the one in the case's own dtype agree bit for bit, and every value that comes out went in (zero apart), values were
-moved.
+the one in the case's own dtype agree bit for bit, and every value that comes out went in (zero and signs apart: ``abs``
+and ``copysign`` move as well), values were moved.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from collections.abc import Iterable
 
 import torch
 
-__all__ = ["moves_data"]
+from pytest_ascend.judge.standards import Exactness
 
-LEAST = 8
-"""Fewer elements than this may come out of arithmetic by coincidence."""
+__all__ = ["moved"]
 
-DISTINCT = 4
-"""So may fewer different values."""
+DISTINCT = 3
+"""Fewer different values than this, zeros and ones apart, may come out of arithmetic by coincidence."""
 
 SAMPLE = 1 << 16
 """Output elements looked at."""
@@ -27,33 +26,41 @@ MOST = 1 << 22
 """Input elements searched; a case with more is judged as computing."""
 
 _WORD = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+# All bits but the sign.
+_SIZE = {size: (1 << (8 * size - 1)) - 1 for size in _WORD}
 
 
-def moves_data(golden: object, benchmark: object, inputs: Iterable[torch.Tensor]) -> bool:
-    """Whether an output holds nothing but values of the inputs (and zeros).
+def moved(golden: torch.Tensor, benchmark: torch.Tensor | None, inputs: Iterable[torch.Tensor]) -> Exactness:
+    """How much of an output must be equal bit for bit, because it holds nothing but values of the inputs, and zeros.
+
+    All of it where they are many different ones, and the signs of its zeros where there are any; signs of other values
+    don't matter.
 
     Args:
         golden: the output computed in float64.
         benchmark: the same output computed in the case's own floating dtype.
         inputs: the tensors that went in; those of another dtype are passed over.
     """
-    if not isinstance(golden, torch.Tensor) or not isinstance(benchmark, torch.Tensor):
-        return False
+    if benchmark is None:
+        return Exactness.NOTHING
     dtype = benchmark.dtype
-    if not dtype.is_floating_point or golden.shape != benchmark.shape or benchmark.numel() < LEAST:
-        return False
+    if not dtype.is_floating_point or golden.shape != benchmark.shape:
+        return Exactness.NOTHING
     if golden.dtype == dtype or dtype.itemsize not in _WORD or golden.layout is not torch.strided:
-        return False
+        return Exactness.NOTHING
     given = [t.detach() for t in inputs if t.dtype == dtype and t.device.type == "cpu" and t.layout is torch.strided]
     if not given or sum(tensor.numel() for tensor in given) > MOST:
-        return False
+        return Exactness.NOTHING
     if not torch.equal(torch.nan_to_num(golden, nan=0.5), torch.nan_to_num(benchmark.to(golden.dtype), nan=0.5)):
-        return False
+        return Exactness.NOTHING
     flat = benchmark.detach().reshape(-1)
     bits = flat[:: max(1, flat.numel() // SAMPLE)].contiguous().view(_WORD[dtype.itemsize])
-    bits = torch.unique(bits)
-    if bits.numel() < DISTINCT:
-        return False
-    words = [tensor.contiguous().view(_WORD[dtype.itemsize]).reshape(-1) for tensor in given]
-    zeros = torch.tensor([0.0, -0.0], dtype=dtype).view(_WORD[dtype.itemsize])
-    return bool(torch.isin(bits, torch.cat([*words, zeros])).all())
+    bits = torch.unique(bits & _SIZE[dtype.itemsize])
+    plain = torch.tensor([0.0, 1.0], dtype=dtype).view(_WORD[dtype.itemsize])
+    different = int(torch.isin(bits, plain, invert=True).sum())
+    if not different:
+        return Exactness.NOTHING
+    words = [tensor.contiguous().view(_WORD[dtype.itemsize]).reshape(-1) & _SIZE[dtype.itemsize] for tensor in given]
+    if not bool(torch.isin(bits, torch.cat([*words, plain[:1]])).all()):
+        return Exactness.NOTHING
+    return Exactness.VALUES if different >= DISTINCT else Exactness.ZEROS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ from pytest_ascend.judge.structure import flatten
 from pytest_ascend.judge.verdict import CheckpointResult, Kind, OutputResult, Verdict
 from pytest_ascend.observe.capture import Capture, RunFailed, Setting, run
 from pytest_ascend.observe.modules import Feed
-from pytest_ascend.observe.movement import moves_data
+from pytest_ascend.observe.movement import moved
 from pytest_ascend.targets.cpu import CpuTarget
 
 __all__ = ["Judged", "Reference", "leaves"]
@@ -170,8 +171,8 @@ class Reference:
     def _tree(
         self, golden: Any, actual: Any, benchmark: Any, root: str, starts: tuple[torch.Tensor, ...] = ()
     ) -> tuple[OutputResult, ...]:
-        inputs = (*self.inputs, *starts) if self.inputs else ()
-        exact = self.criterion.name == "auto" and bool(inputs) and moves_data(golden, benchmark, inputs)
+        inputs = (*self.inputs, *starts) if self.inputs and self.criterion.name == "auto" else ()
+        exact = functools.partial(moved, inputs=inputs) if inputs else None
         yardstick = None if self.benchmark is None or benchmark is golden else benchmark
         return judge_tree(golden, actual, yardstick, self.criterion, root, exact=exact)
 

@@ -13,7 +13,7 @@ import torch
 
 import pytest_ascend
 from pytest_ascend.judge.compare import compare, judge_tree
-from pytest_ascend.judge.standards import Criterion
+from pytest_ascend.judge.standards import Criterion, Exactness
 from pytest_ascend.judge.verdict import Kind, Verdict
 
 
@@ -327,7 +327,7 @@ def test_data_movement_is_judged_exactly_when_asked():
     golden = x(50)
     actual = torch.nextafter(golden, golden * 2)
     assert judge_tree(golden, actual)[0].verdict is Verdict.PASS
-    assert judge_tree(golden, actual, exact=True)[0].kind is Kind.exact
+    assert judge_tree(golden, actual, exact=lambda *_: Exactness.VALUES)[0].kind is Kind.exact
 
 
 # --- the checker has power: noise, constants, zeros and scalings must not pass ---------------------------------------
