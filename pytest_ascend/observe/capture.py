@@ -341,7 +341,7 @@ def _exercised(target: Target, live: Any, built: Built, kernels: int | None, cop
         return True
     device = target.device().type
     returned = [found for found in reach(live) if isinstance(found, torch.Tensor)]
-    here = any(tensor.device.type == device for tensor in returned)
+    here = device != "cpu" and any(tensor.device.type == device for tensor in returned)
     now = target.kernel_count()
     if now is not None and kernels is not None:
         fetched = copied is not None and (target.downloads() or 0) > copied

@@ -23,14 +23,16 @@ if TYPE_CHECKING:
 __all__ = ["Spec", "Target", "TargetUnavailable", "explain_import_failure", "import_torch", "parse", "resolve"]
 
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
-_SPEC = re.compile(r"(?P<kind>auto|npu|emulated|cuda|cpu)(:(?P<detail>[A-Za-z]\w*))?(:(?P<index>\d+))?")
+_SPEC = re.compile(r"(?P<kind>auto|npu|emulated|cuda|cpu|mindspore)(:(?P<detail>[A-Za-z]\w*))?(:(?P<index>\d+))?")
 EMULATOR_NEEDS = (2, 13)
 """Oldest torch the emulated NPU works with."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A target's spec, taken apart: its kind, the device's index and, for the emulator, the SoC."""
+    """A target's spec, taken apart: its kind, the device's index and, for the emulator, the SoC; for MindSpore, the
+    kind of device.
+    """
 
     kind: str
     index: int = 0
@@ -41,7 +43,7 @@ def parse(spec: str) -> Spec:
     """Take a target's spec apart.
 
     Args:
-        spec: ``auto``, ``npu[:1]``, ``emulated[:Ascend910A][:1]``, ``cuda[:1]`` or ``cpu``.
+        spec: ``auto``, ``npu[:1]``, ``emulated[:Ascend910A][:1]``, ``cuda[:1]``, ``cpu`` or ``mindspore[:CPU][:1]``.
 
     Raises:
         ValueError: the spec isn't one of these.
@@ -49,10 +51,10 @@ def parse(spec: str) -> Spec:
     match = _SPEC.fullmatch(spec.strip())
     if match is not None:
         kind, soc, index = match["kind"], match["detail"], match["index"]
-        if (soc is None or kind == "emulated") and (index is None or kind not in ("auto", "cpu")):
+        if (soc is None or kind in ("emulated", "mindspore")) and (index is None or kind not in ("auto", "cpu")):
             return Spec(kind, int(index or 0), soc)
     raise ValueError(
-        f"{spec!r} is not a target: give auto, npu, npu:1, emulated, emulated:Ascend910A, cuda, cuda:0 or cpu"
+        f"{spec!r} is not a target: give auto, npu, npu:1, emulated, emulated:Ascend910A, cuda, cuda:0, cpu or mindspore"
     )
 
 
@@ -77,6 +79,12 @@ def resolve(spec: str = "auto") -> Target:
         return CpuTarget()
     if wanted.kind == "cuda":
         return _cuda(wanted)
+    if wanted.kind == "mindspore":
+        from pytest_ascend.targets import mindspore
+
+        if not mindspore.installed():
+            raise TargetUnavailable(mindspore.MISSING)
+        return mindspore.MindsporeTarget(wanted.soc or "", wanted.index)
     if wanted.kind == "npu":
         return _card(wanted)
     if not _emulator_runs() and _torch_npu_installed():

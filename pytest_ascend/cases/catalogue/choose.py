@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from pytest_ascend.cases.pending import Absent, CaseUnavailable, Pending
 if TYPE_CHECKING:
     from pytest_ascend.cases.case import Case
 
-__all__ = ["Wish", "cases", "matching", "pendings"]
+__all__ = ["Wish", "cases", "chosen", "matching", "pendings"]
 
 DTYPES = ("float32", "float16", "bfloat16")
 #: for an API that has none of the default dtypes
@@ -137,12 +137,20 @@ def _of_entry(entry: Entry, wish: Wish) -> Iterator[Pending | Absent]:
 
 def cases(entry: Entry, wish: Wish) -> Iterator[Pending]:
     """The cases of one entry that are asked for."""
+    for dtype, number, sample, layout in chosen(entry, wish):
+        for mode in wish.modes:
+            if mode == "eager" or (layout == "as_given" and not sample.family):  # compiling takes its time
+                yield _pending(entry, number, sample, dtype, layout, mode)
+
+
+def chosen(
+    entry: Entry, wish: Wish, able: Callable[[Sample], bool] = lambda sample: True
+) -> Iterator[tuple[str, int, Sample, str]]:
+    """Dtype, number, sample and layout of the cases of one entry that are asked for, out of the samples that will do."""
     for dtype in _dtypes(entry, wish):
-        numbered = [(i, s) for i, s in enumerate(entry.samples) if s.group == _group(dtype)]
+        numbered = [(i, s) for i, s in enumerate(entry.samples) if s.group == _group(dtype) and able(s)]
         for number, sample, layout in _picked(numbered, entry, wish, dtype):
-            for mode in wish.modes:
-                if mode == "eager" or (layout == "as_given" and not sample.family):  # compiling takes its time
-                    yield _pending(entry, number, sample, dtype, layout, mode)
+            yield dtype, number, sample, layout
 
 
 def _dtypes(entry: Entry, wish: Wish) -> list[str]:

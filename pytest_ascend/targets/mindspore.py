@@ -1,0 +1,258 @@
+"""MindSpore as a target: its Ascend device where this machine has one, else its CPU kernels.
+
+MindSpore runs in a process of its own (mindspore_server.py), so that a kernel that ends its process, as some do, costs
+one verdict and not the run, and so that it and torch_npu need not share a device. To the pipeline the target looks like
+the CPU: arguments and results are torch's tensors on the CPU, and what goes to MindSpore goes through
+:meth:`Server.call`. Nothing here starts before the first call.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, ClassVar
+
+from pytest_ascend.targets.base import Target, TargetUnavailable
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["MISSING", "MindsporeDied", "MindsporeError", "MindsporeTarget", "NoKernel", "Server", "installed", "server"]
+
+MISSING = (
+    "MindSpore is not installed: pip install 'pytest-ascend[mindspore]' in an environment of its own "
+    "(it needs numpy < 2)"
+)
+TIMEOUT = 120.0
+"""Seconds that one call may take before its process is ended; the first also waits for MindSpore to load."""
+_SERVER = Path(__file__).with_name("mindspore_server.py")
+
+#: how MindSpore says that a device has no kernel for an operator, or none for a dtype
+_NO_KERNEL = (
+    "unregistered",
+    "Unsupported op [",
+    "Create kernelmod for op",
+    "Unsupported data type",
+    "only support",
+    "is not supported on",
+    "does not support",
+    "not support",
+    "the supported data types",
+    "Select CPU operator",
+    "dtype of",
+    "must be a type of",
+)
+
+
+class MindsporeError(RuntimeError):
+    """MindSpore raised. ``kinds``: the names of the error's class and its bases, the nearest first."""
+
+    def __init__(self, text: str, kinds: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.kinds = tuple(kinds)
+
+
+class NoKernel(MindsporeError, NotImplementedError):
+    """MindSpore has no kernel for this function, or none for the dtype, on this device."""
+
+
+class MindsporeDied(MindsporeError):
+    """MindSpore's process ended, or was ended because it didn't answer."""
+
+
+class Server:
+    """The other process, started by the first call and again after it died.
+
+    Args:
+        device: ``Ascend``, ``GPU``, ``CPU``, or "" for Ascend where there is one and else the CPU.
+        index: which device of that kind.
+    """
+
+    def __init__(self, device: str = "", index: int = 0) -> None:
+        self.device = device
+        self.index = index
+        self.calls = 0
+        """How many calls MindSpore has answered so far."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection[Any, Any] | None = None
+        self._log: IO[bytes] | None = None
+        self._owner = 0
+
+    def call(self, **request: Any) -> dict[str, Any]:
+        """Call a function there; see mindspore_server.py for what a request holds.
+
+        Raises:
+            NoKernel: this device has none for the function or the dtype.
+            MindsporeError: it raised something else.
+            MindsporeDied: its process ended.
+        """
+        answer = self.ask({"do": "call", **request})
+        self.calls += 1
+        return answer
+
+    @functools.cached_property
+    def hello(self) -> Mapping[str, Any]:
+        """Version and device; starts the process."""
+        return self.ask({"do": "hello"})
+
+    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a request and wait for the answer; errors as in :meth:`call`."""
+        connection = self._running()
+        try:
+            connection.send(request)
+            if not connection.poll(TIMEOUT):
+                self.stop()
+                raise MindsporeDied(f"{request.get('fn', 'MindSpore')} didn't answer within {TIMEOUT:.0f} s")
+            answer: dict[str, Any] = connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._died(str(request.get("fn", "MindSpore"))) from error
+        if "raised" in answer:
+            raise _error(answer)
+        return answer
+
+    def stop(self) -> None:
+        """End the process, if it runs."""
+        process, connection, log = self._process, self._connection, self._log
+        self._process = self._connection = self._log = None
+        if connection is not None:
+            connection.close()
+        if process is not None and self._owner == os.getpid():
+            process.kill()
+            process.wait()
+        if log is not None:
+            log.close()
+
+    def _running(self) -> Connection[Any, Any]:
+        if self._connection is not None and self._owner == os.getpid():
+            return self._connection
+        if not installed():
+            raise TargetUnavailable(MISSING)
+        here, there = socket.socketpair()
+        log = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the process
+        environment = {"GLOG_v": "3", **os.environ}
+        command = [sys.executable, str(_SERVER), str(there.fileno()), self.device, str(self.index)]
+        self._process = subprocess.Popen(
+            command, pass_fds=[there.fileno()], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+        there.close()
+        self._connection, self._log, self._owner = Connection(here.detach()), log, os.getpid()
+        atexit.register(self.stop)
+        return self._connection
+
+    def _died(self, what: str) -> MindsporeDied:
+        """What the process left behind: its signal and the last line it wrote."""
+        how, last = "ended", ""
+        if self._process is not None:
+            try:
+                code = self._process.wait(10)
+                how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+            except subprocess.TimeoutExpired:
+                how = "closed its connection"
+        if self._log is not None:
+            self._log.seek(0)
+            lines = self._log.read()[-4000:].decode(errors="replace").strip().splitlines()
+            last = f": {lines[-1][:200]}" if lines else ""
+        self.stop()
+        return MindsporeDied(f"MindSpore's process {how} in {what}{last}")
+
+
+def _error(answer: Mapping[str, Any]) -> MindsporeError:
+    """The other side's exception as one of this side's."""
+    text, kinds = answer["text"].strip(), answer["raised"]
+    brief = text.partition("\n---")[0].strip()
+    if kinds[0] in ("ModuleNotFoundError", "ImportError"):
+        raise TargetUnavailable(f"MindSpore is installed but can't be loaded: {brief}")
+    if lacks_kernel(brief):
+        return NoKernel(brief, kinds)
+    return MindsporeError(f"{kinds[0]}: {brief}", kinds)
+
+
+def lacks_kernel(text: str) -> bool:
+    """Whether an error of MindSpore's says that the device has no kernel for the function or for the dtype."""
+    low = text.lower()
+    return any(words.lower() in low for words in _NO_KERNEL)
+
+
+def installed() -> bool:
+    """Whether MindSpore lies on the path; it isn't imported."""
+    return importlib.util.find_spec("mindspore") is not None
+
+
+@functools.lru_cache(maxsize=8)
+def server(device: str = "", index: int = 0) -> Server:
+    """This process's server for a device; it starts with the first call."""
+    return Server(device, index)
+
+
+class MindsporeTarget(Target):
+    """MindSpore on one device.
+
+    Args:
+        device: ``Ascend``, ``GPU``, ``CPU``, or "" for Ascend where there is one and else the CPU.
+        index: which device of that kind.
+    """
+
+    name: ClassVar[str] = "mindspore"
+
+    def __init__(self, device: str = "", index: int = 0) -> None:
+        parts = ["mindspore", *([device] if device else []), *([str(index)] if index else [])]
+        super().__init__(index, ":".join(parts))
+        self.server = server(device, index)
+
+    def device(self) -> torch.device:
+        """``torch.device("cpu")``: where arguments and results lie."""
+        import torch
+
+        return torch.device("cpu")
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: calls are synchronous."""
+        return
+
+    def manual_seed(self, seed: int) -> None:
+        """Seed torch's CPU generator, whose seed goes with every call to MindSpore."""
+        import torch
+
+        torch.default_generator.manual_seed(seed)
+
+    def rng_state(self) -> torch.Tensor | None:
+        """None: every call is seeded."""
+        return None
+
+    def set_rng_state(self, state: torch.Tensor) -> None:
+        """Nothing to put back."""
+        return
+
+    def kernel_count(self) -> int | None:
+        """How many calls MindSpore has answered: a callable that made none was not exercised."""
+        return self.server.calls
+
+    def soc(self, initialised: bool = False) -> str | None:
+        """The device's kind, once it may be asked for."""
+        return str(self.server.hello["device"]) if initialised else self.server.device or None
+
+    def versions(self) -> dict[str, str]:
+        """Versions of torch, which is the reference, and of MindSpore."""
+        found = super().versions()
+        try:
+            found["mindspore"] = metadata.version("mindspore")
+        except metadata.PackageNotFoundError:
+            return found
+        return found
+
+    def title(self, initialised: bool = False) -> str:
+        """``mindspore:CPU``, or ``mindspore`` before its device was chosen."""
+        kind = self.soc(initialised)
+        index = f":{self.index}" if kind not in (None, "CPU") else ""
+        return f"mindspore:{kind}{index}" if kind else "mindspore"
