@@ -12,6 +12,7 @@ import atexit
 import functools
 import importlib.util
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -28,7 +29,8 @@ from pytest_ascend.targets.base import Target, TargetUnavailable
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["MISSING", "MindsporeDied", "MindsporeError", "MindsporeTarget", "NoKernel", "Server", "installed", "server"]
+__all__ = ["MISSING", "MindsporeDied", "MindsporeError", "MindsporeTarget", "NoKernel", "Server", "brief",
+           "installed", "lacks_kernel", "server"]
 
 MISSING = (
     "MindSpore is not installed: pip install 'pytest-ascend[mindspore]' in an environment of its own "
@@ -39,20 +41,14 @@ TIMEOUT = 120.0
 _SERVER = Path(__file__).with_name("mindspore_server.py")
 
 #: how MindSpore says that a device has no kernel for an operator, or none for a dtype
-_NO_KERNEL = (
-    "unregistered",
-    "Unsupported op [",
-    "Create kernelmod for op",
-    "Unsupported data type",
-    "only support",
-    "is not supported on",
-    "does not support",
-    "not support",
-    "the supported data types",
-    "Select CPU operator",
-    "dtype of",
-    "must be a type of",
+_NO_KERNEL = re.compile(
+    r"unregistered|unsupported op \[|not found op|create kernelmod for op|no kernel|not implement|py_method\."
+    r"|unsupported data type|the supported data types|select \w+ operator|not support|only supports? |doesn't support"
+    r"|must be a type of",
+    re.IGNORECASE,
 )
+_RULE = re.compile(r"^-{10,}\s*$", re.MULTILINE)
+_HEADINGS = ("Kernel select failed", "Ascend Error Message", "The Function Call Stack", "The Traceback of")
 
 
 class MindsporeError(RuntimeError):
@@ -169,19 +165,30 @@ class Server:
 
 def _error(answer: Mapping[str, Any]) -> MindsporeError:
     """The other side's exception as one of this side's."""
-    text, kinds = answer["text"].strip(), answer["raised"]
-    brief = text.partition("\n---")[0].strip()
+    kinds = answer["raised"]
+    text = brief(answer["text"])
     if kinds[0] in ("ModuleNotFoundError", "ImportError"):
-        raise TargetUnavailable(f"MindSpore is installed but can't be loaded: {brief}")
-    if lacks_kernel(brief):
-        return NoKernel(brief, kinds)
-    return MindsporeError(f"{kinds[0]}: {brief}", kinds)
+        raise TargetUnavailable(f"MindSpore is installed but can't be loaded: {text}")
+    if lacks_kernel(text):
+        return NoKernel(text, kinds)
+    return MindsporeError(f"{kinds[0]}: {text}", kinds)
+
+
+def brief(text: str) -> str:
+    """What an error of MindSpore's says, without the rules, headings and C++ frames around it."""
+    said = []
+    for part in _RULE.split(text):
+        part = part.strip()
+        if part.startswith("- C++ Call Stack"):
+            break
+        if part and not part.removeprefix("- ").startswith(_HEADINGS):
+            said.append(part)
+    return "\n".join(said)
 
 
 def lacks_kernel(text: str) -> bool:
     """Whether an error of MindSpore's says that the device has no kernel for the function or for the dtype."""
-    low = text.lower()
-    return any(words.lower() in low for words in _NO_KERNEL)
+    return _NO_KERNEL.search(text) is not None
 
 
 def installed() -> bool:

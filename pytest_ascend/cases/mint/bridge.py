@@ -116,6 +116,7 @@ class _Node(torch.autograd.Function):
     def forward(ctx: Any, call: _Call, *tensors: torch.Tensor) -> Any:
         outputs = call.forward(tensors)
         ctx.call = call
+        ctx.inputs = [(tensor.shape, tensor.dtype) for tensor in tensors]
         ctx.with_gradient = [call.has_gradient(i, output) for i, output in enumerate(outputs)]
         ctx.mark_non_differentiable(*[o for o, able in zip(outputs, ctx.with_gradient, strict=True) if not able])
         return tuple(outputs)
@@ -126,8 +127,16 @@ class _Node(torch.autograd.Function):
         given = {i: start for i, start in enumerate(starts) if ctx.with_gradient[i]}
         found: list[torch.Tensor | None] = [None] * (len(ctx.needs_input_grad) - 1)
         for i, gradient in zip(wanted, ctx.call.backward(wanted, given), strict=True):
+            shape, dtype = ctx.inputs[i]
+            if gradient.shape != shape or gradient.is_complex() != dtype.is_complex:
+                got, wants = f"{_shown(gradient.shape, gradient.dtype)}", _shown(shape, dtype)
+                raise MindsporeError(f"the gradient of input {i}, {wants}, is {got}")
             found[i] = gradient
         return (None, *found)
+
+
+def _shown(shape: torch.Size, dtype: torch.dtype) -> str:
+    return f"{str(dtype).removeprefix('torch.')} {tuple(shape)}"
 
 
 # ------------------------------------------------------------------------------------------------ values

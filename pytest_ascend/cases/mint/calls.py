@@ -29,8 +29,6 @@ def of_function(
         bare = {id(t): t.detach() for t in tensors_of((args, kwargs)) if t.requires_grad}
         args, kwargs = replaced(args, bare), replaced(kwargs, bare)
     reference = Counterpart(counterpart)
-    if not tensors_of((args, kwargs)):  # a factory: a case needs a tensor to have a dtype
-        pass
     fn = _function(pair, target, reference.differentiable(args, kwargs))
     return Case(fn, args, kwargs, pair.name), {"target": target, "reference": reference}
 

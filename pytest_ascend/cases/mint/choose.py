@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_ascend.cases.catalogue import caselist
-from pytest_ascend.cases.catalogue.choose import Wish, chosen, matching
+from pytest_ascend.cases.catalogue.choose import DTYPES, Wish, chosen, matching
 from pytest_ascend.cases.catalogue.entries import Entry, Sample
 from pytest_ascend.cases.mint import own, pairs
 from pytest_ascend.cases.mint.pairs import Pair, Unpaired
@@ -61,15 +61,24 @@ def pendings(apis: Sequence[str], settings: Any) -> Iterator[Pending | Absent]:
         yield from _of_pair(pair, listed.get(pair.samples, ()), wish, target)
 
 
-def _of_pair(pair: Pair, entries: Sequence[Entry], wish: Wish, target: str) -> Iterator[Pending | Absent]:
+def _of_pair(pair: Pair, listed: Sequence[Entry], wish: Wish, target: str) -> Iterator[Pending | Absent]:
+    own_one = own.entry(pair.name, pair.torch)
+    left_out = pairs.VARIANTS.get(pair.name, ())
+    entries = [own_one] if own_one is not None else [entry for entry in listed if entry.variant not in left_out]
+    able = functools.partial(_expressible, pair)
     found = False
-    for entry in entries or [one for one in [own.entry(pair.torch)] if one is not None]:
-        for dtype, number, sample, layout in chosen(entry, wish, functools.partial(_expressible, pair)):
+    for entry in entries:
+        for dtype, number, sample, layout in chosen(entry, wish, able):
             found = True
             yield _pending(pair, entry, dtype, number, sample, layout, target)
-    if not found:
-        what = "no sample of its torch function that it takes" if entries else "its torch function has no sample"
-        yield Absent(pair.name, what)
+    if found:
+        return
+    if not entries:
+        yield Absent(pair.name, "its torch function has no sample")
+    elif not any(map(able, (sample for entry in entries for sample in entry.samples))):
+        yield Absent(pair.name, "it takes none of the samples of its torch function")
+    else:
+        yield Absent(pair.name, f"no case in {', '.join(wish.dtypes or DTYPES)} and the layouts asked for")
 
 
 @functools.lru_cache(maxsize=1)
@@ -84,6 +93,8 @@ def _expressible(pair: Pair, sample: Sample) -> bool:
     """Whether a sample's arguments can be said to mint."""
     if sample.made is not None:
         return pairs.keywords(pair, sample.made["k"]) is not None
+    if len(sample.args) < pairs.LEAST.get(pair.name, 0):
+        return False
     return pairs.keywords(pair, sample.kwargs) is not None
 
 

@@ -20,7 +20,13 @@ def _module(args: list[Any], made: list[Any], **kwargs: Any) -> Sample:
     return Sample(args, {}, "float", made={"a": made, "k": kwargs, "t": 0})
 
 
+#: by the name of the torch function, or by mint's where the case list's samples don't do
 _SAMPLES: dict[str, list[Sample]] = {
+    # mint broadcasts neither of these arguments
+    "mint.polar": [Sample([_t(4, 5, grad=False), _t(4, 5, grad=False)], {}, "float")],
+    "mint.nn.functional.prelu": [Sample([_t(4, 5), _t(1)], {}, "float"), Sample([_t(2, 3, 5), _t(3)], {}, "float")],
+    # torch also takes no steps
+    "mint.linspace": [Sample([-1.0, 3.0, 5], {"dtype": {"dt": "*"}}, "float")],
     "torch.conv_tbc": [
         Sample([_t(7, 2, 3), _t(3, 3, 5), _t(5)], {}, "float"),
         Sample([_t(7, 2, 3), _t(2, 3, 4), _t(4), 1], {}, "float"),
@@ -42,8 +48,8 @@ _SAMPLES: dict[str, list[Sample]] = {
         _module([_t(1, 2, 3, 4)], [], scale_factor=2.0),
         _module([_t(1, 2, 3, 4)], [], size=[5, 7], mode="bilinear"),
     ],
-    "torch.nn.UpsamplingBilinear2d": [_module([_t(1, 2, 3, 4)], [], scale_factor=2)],
-    "torch.nn.UpsamplingNearest2d": [_module([_t(1, 2, 3, 4)], [], scale_factor=2)],
+    "torch.nn.UpsamplingBilinear2d": [_module([_t(1, 2, 3, 4)], [], size=[6, 8])],
+    "torch.nn.UpsamplingNearest2d": [_module([_t(1, 2, 3, 4)], [], size=[6, 8])],
     "torch.nn.MaxUnpool2d": [
         Sample(
             [_t(1, 1, 2, 2), {"T": {"s": [1, 1, 2, 2], "d": "int64", "v": ["x", [5, 7, 13, 15]]}}],
@@ -55,7 +61,7 @@ _SAMPLES: dict[str, list[Sample]] = {
 }
 
 
-def entry(torch_name: str) -> Entry | None:
-    """The entry of a torch function that the case list hasn't."""
-    samples = _SAMPLES.get(torch_name)
+def entry(name: str, torch_name: str) -> Entry | None:
+    """The entry of a function that the case list has none for, or none that mint takes."""
+    samples = _SAMPLES.get(name) or _SAMPLES.get(torch_name)
     return None if samples is None else Entry(torch_name, "", "other", _FLOATS, samples)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PREFIX", "Pair", "Unpaired", "keywords", "known", "names", "public"]
+__all__ = ["LEAST", "PREFIX", "VARIANTS", "Pair", "Unpaired", "keywords", "known", "names", "positions", "public"]
 
 PREFIX = "mint."
 _LIST = Path(__file__).parent.parent / "data" / "mint_names.json"
@@ -57,7 +57,6 @@ _WITHOUT_HOME: Mapping[str, str] = {
 RENAMED: Mapping[str, Mapping[str, str]] = {
     "mint.isnan": {"input": "tensor"},
     "mint.arcsin": {"input": "x"},
-    "mint.squeeze": {},
 }
 
 #: torch's arguments that mint hasn't: dropped where they ask for nothing
@@ -68,8 +67,14 @@ POSITIONS: Mapping[str, tuple[str, ...]] = {
     "mint.sort": ("input", "dim", "descending"),
 }
 
-#: functions whose own defaults differ from torch's: what has to be said to mint for torch's meaning
-DEFAULTS: Mapping[str, Mapping[str, Any]] = {}
+#: variants of torch's functions that mint hasn't, by the case list's name of the variant
+VARIANTS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("mint.std", "mint.std_mean", "mint.var", "mint.var_mean"), ("unbiased",)),  # correction= only
+    **dict.fromkeys(("mint.nn.functional.interpolate", "mint.nn.functional.upsample"), ("area", "nearest-exact")),
+}
+
+#: fewest positional arguments that mint takes, where torch takes fewer
+LEAST: Mapping[str, int] = {"mint.squeeze": 2}
 
 
 @dataclass(frozen=True)
@@ -167,13 +172,13 @@ def keywords(pair: Pair, given: Mapping[str, Any]) -> dict[str, Any] | None:
             found[name] = value
         elif not any(value is nothing for nothing in _NOTHING):
             return None
-    for name, value in DEFAULTS.get(pair.name, {}).items():
-        found.setdefault(name, value)
     return found
 
 
 def positions(pair: Pair, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """torch's positional arguments as mint's positional ones and keywords."""
+    if pair.name == "mint.einsum" and len(args) == 2 and isinstance(args[1], (list, tuple)):
+        return (args[0], *args[1]), {}
     order = POSITIONS.get(pair.name)
     if order is None:
         return args, {}
