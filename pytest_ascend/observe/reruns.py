@@ -37,10 +37,12 @@ from pytest_ascend.observe.undefined import duplicates, open_casts
 from pytest_ascend.targets.base import Target
 from pytest_ascend.targets.cpu import CpuTarget
 
-__all__ = ["FORM", "SecondLook", "spread"]
+__all__ = ["FORM", "RAISED", "SecondLook", "spread"]
 
 Step = Callable[[Capture, Judged], tuple[Judged, list[str]]]
 
+#: How a note begins that says a step failed.
+RAISED = "explaining the failure raised"
 #: Kinds that neither chance nor a mode explains.
 FORM = (Kind.structure, Kind.shape, Kind.dtype)
 _AMPLIFIED = "as far off as the last bits of the inputs become on their way through the function itself"
@@ -110,8 +112,8 @@ class SecondLook:
                 break
             try:
                 judged, said = step(actual, judged)
-            except (RunFailed, ValueError) as error:  # the failure itself stands
-                judged, said = judged, [f"a rerun to explain the failure raised: {error}"]
+            except Exception as error:  # whatever a step trips over, the failure itself stands
+                said = [f"{RAISED} {type(error).__name__}: {error}"]
             notes += said
         return self._as_settled(judged), notes
 
@@ -426,6 +428,8 @@ def _small(wrong: Iterable[OutputResult], golden: Capture, own: Capture, actual:
     for output in wrong:
         path = output.path
         if output.kind in (*FORM, Kind.mutation) or _is_moved(output) or path not in golds or path not in here:
+            return False
+        if not here[path].shape == golds[path].shape == owns.get(path, golds[path]).shape:
             return False
         error, size = _rms(here[path], golds[path]), _rms(golds[path], torch.zeros_like(golds[path]))
         float32 = _rms(owns[path], golds[path]) if path in owns else 0.0
