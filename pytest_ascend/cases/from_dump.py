@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "calls", "pendings"]
 
+SEED = 0
+"""Of every recorded call, so that a generated file has the same one for all its tests."""
 _RANDOM = re.compile(
     r"drop|rand|bernoulli|multinomial|normal_?$|poisson|uniform|exponential|cauchy|geometric|rrelu|gumbel"
 )
@@ -146,7 +148,7 @@ class Call:
         except DumpError as error:
             raise CaseUnavailable(str(error)) from None
         case = Case(fn, args, kwargs, self.api, starts, None if self.generated or self.backward else self._remark)
-        return case, {"backward": self.backward, **_reference(self.api)}
+        return case, {"backward": self.backward, "seed": SEED, **_reference(self.api)}
 
     def arguments(self, make: Callable[[Any, str], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call's arguments, with ``make(value, place)`` for each of them."""
@@ -324,7 +326,7 @@ class _Make:
         if spec.data_name is not None or spec.numel == 0:
             made = self._dump.tensor(spec, f"{self._dump.path}: {short(self._name)}.{place}")
         else:
-            from pytest_ascend.cases.statistics import generate
+            from pytest_ascend.dumps.statistics import generate
 
             made = generate(spec, f"{self._name}.{place}")
         if self._gradients and spec.requires_grad and (made.is_floating_point() or made.is_complex()):

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pytest_ascend.cases.case import Case
 from pytest_ascend.cases.transfer import Entry, flat_storage
 from pytest_ascend.observe.capture import Capture, RunFailed, Setting, run
+from pytest_ascend.observe.modes import DispatchMode
 from pytest_ascend.observe.reference import Reference, leaves
 from pytest_ascend.targets.cpu import CpuTarget
 
@@ -232,7 +232,7 @@ _MOVES = frozenset(
 )
 
 
-class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Kernels(DispatchMode):
     """Counts the kernels that compute: not views, copies, conversions and fillings."""
 
     def __init__(self) -> None:
@@ -244,7 +244,7 @@ class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-class _Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Rounded(DispatchMode):
     """Multiplies every floating intermediate by 1 ± roundoff, signs at random, where a kernel takes it in.
 
     An intermediate is what a kernel computed, or moved from such a tensor, and another kernel takes: what a device may

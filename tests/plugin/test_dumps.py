@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import pytest_ascend.cases.from_dump
-import pytest_ascend.cases.statistics
+import pytest_ascend.dumps.statistics
 import pytest_ascend.dumps.tensors  # noqa: F401
 
 

@@ -13,10 +13,7 @@ if TYPE_CHECKING:
 
     from pytest_ascend.dumps.values import TensorSpec
 
-__all__ = ["LARGEST", "generate"]
-
-LARGEST = 8 << 30
-"""Bytes of the largest tensor that is made."""
+__all__ = ["generate"]
 
 
 def generate(spec: TensorSpec, name: str) -> torch.Tensor:
