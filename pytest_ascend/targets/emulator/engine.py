@@ -41,7 +41,7 @@ def count_devices() -> bool:
     if torch.cuda.is_available() or _library() is None:
         return False  # threads of other devices can't be started twice
     with torch.enable_grad():
-        torch.zeros((), device="cpu", requires_grad=True).clone().backward()
+        torch.autograd.backward(torch.zeros((), device="cpu", requires_grad=True).clone())
     return True
 
 
