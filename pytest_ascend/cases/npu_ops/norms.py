@@ -70,7 +70,7 @@ def npu_group_norm_silu(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``silu(group_norm(x))`` of ``(N, C, ...)``; mean and ``1 / sqrt(var + eps)`` of each group, ``(N, group)``."""
     x = single(input)
-    grouped = x.unflatten(1, (group, -1)).flatten(2)
+    grouped = torch.unflatten(x, 1, (group, -1)).flatten(2)
     mean = grouped.mean(2)
     root = torch.sqrt(grouped.var(2, correction=0) + eps)
     gain, shift = (None if one is None else single(one) for one in (weight, bias))

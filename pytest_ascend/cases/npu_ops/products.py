@@ -104,7 +104,7 @@ def npu_grouped_matmul(
         sizes = [int(one) for one in group_list]
         if group_list_type != 1:
             sizes = [end - start for start, end in zip([0, *sizes], sizes, strict=False)]
-        rows = list(x[0][: sum(sizes)].split(sizes))
+        rows = list(torch.split(x[0][: sum(sizes)], sizes))
     shifts: list[Tensor | None] = [None] * len(weights)
     if bias:
         shifts = list(bias[0]) if len(bias) == 1 and bias[0].dim() == 2 else list(bias)
