@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytest_ascend import dumps as dumps
     from pytest_ascend.check import check as check
     from pytest_ascend.judge.compare import compare as compare
     from pytest_ascend.judge.verdict import CheckResult as CheckResult
@@ -28,10 +29,11 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "CheckOptions": ("pytest_ascend.options", "CheckOptions"),
     "CheckResult": ("pytest_ascend.judge.verdict", "CheckResult"),
     "Verdict": ("pytest_ascend.judge.verdict", "Verdict"),
+    "dumps": ("pytest_ascend.dumps", None),
     "emulator": ("pytest_ascend.targets.emulator", None),
 }
 
-__all__ = ["CheckOptions", "CheckResult", "Verdict", "__version__", "check", "compare", "emulator"]
+__all__ = ["CheckOptions", "CheckResult", "Verdict", "__version__", "check", "compare", "dumps", "emulator"]
 
 
 def __getattr__(name: str) -> Any:

@@ -92,6 +92,8 @@ class _Check:
             raise self._raised_on_cpu(failed) from failed.error.__cause__
         self._check_backward(reference)
         self.notes += reference.notes
+        if self.case.remark is not None and (remark := self.case.remark(reference.own.output)):
+            self.notes.append(remark)
         if reference.compares_nothing:
             what = "returned no tensor or number and changed none of its arguments"
             return self._finish(Verdict.VACUOUS, f"nothing was compared: {self.case.api} {what}")

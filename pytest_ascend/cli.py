@@ -1,8 +1,9 @@
-"""The command ``pytest-ascend``: what this machine can compare with, and the schema of the results file."""
+"""The command ``pytest-ascend``: what this machine can compare with, the schema of the results file, test files."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import platform
@@ -75,13 +76,60 @@ def _version(package: str) -> str | None:
         return None
 
 
+def write_tests(arguments: argparse.Namespace) -> str:
+    """``pytest-ascend generate``: write the file, and say what is in it and how to run it.
+
+    Raises ``ValueError`` or ``OSError``, each with one sentence.
+    """
+    from pytest_ascend.report.files import write_text
+
+    if (arguments.dump is None) is (arguments.api is None):
+        raise ValueError("give a dump, or --api PATTERN, and not both")
+    if os.path.exists(arguments.output) and not arguments.force:
+        raise ValueError(f"{arguments.output} exists, and somebody may have edited it: give --force to replace it")
+    if arguments.api is not None:
+        if util.find_spec("pytest_ascend.cases.catalogue") is None:
+            raise ValueError("this installation of pytest-ascend has no catalogue of APIs")
+        catalogue = importlib.import_module("pytest_ascend.cases.catalogue")
+        text = catalogue.source(arguments.api, arguments.output)
+    else:
+        from pytest_ascend import dumps
+        from pytest_ascend.cases import as_code
+
+        text = as_code.source(dumps.open(arguments.dump), arguments.output, fold=not arguments.no_fold)
+    write_text(arguments.output, text)
+    count = text.count("\ndef test_")
+    return f"{arguments.output}: {count} tests. Run them: pytest --ascend-compare {arguments.output}"
+
+
+def _refused(sentence: str) -> int:
+    print(f"pytest-ascend generate: {sentence}", file=sys.stderr)
+    return 2
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status is 0, or 1 when ``doctor`` finds no target to compare with."""
     parser = argparse.ArgumentParser(prog="pytest-ascend", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("doctor", help="say what this machine can compare with, and what to do about the rest")
     commands.add_parser("schema", help="print the JSON Schema of the --ascend-json file")
+    generate = commands.add_parser(
+        "generate", help="write a test file for the API calls of a dump, or for APIs of the catalogue"
+    )
+    generate.add_argument("dump", nargs="?", help="a dump.json, or a folder that holds one")
+    generate.add_argument("-o", "--output", required=True, metavar="FILE", help="the test file to write")
+    generate.add_argument("--api", metavar="PATTERN", help="APIs of the catalogue in place of a dump")
+    generate.add_argument("--no-fold", action="store_true", help="a test for each call, also for those alike")
+    generate.add_argument("--force", action="store_true", help="replace FILE where it exists")
     arguments = parser.parse_args(argv)
+    if arguments.command == "generate":
+        try:
+            print(write_tests(arguments))
+        except ValueError as error:
+            return _refused(str(error))
+        except OSError as error:
+            return _refused(f"{error.filename}: {error.strerror}" if error.strerror else str(error))
+        return 0
     if arguments.command == "schema":
         from pytest_ascend.report.results_json import SCHEMA
 

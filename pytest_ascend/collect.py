@@ -18,7 +18,7 @@ import pytest
 
 from pytest_ascend.cases.pending import Absent, CaseUnavailable, Pending
 from pytest_ascend.session import KEY, AscendSession, ComparisonFailed, seed_of
-from pytest_ascend.settings import COMPARE, patterns
+from pytest_ascend.settings import COMPARE, numbers, patterns
 
 if TYPE_CHECKING:
     from pytest_ascend.comparison import Comparison
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["ApiCollector", "CaseItem", "DumpFile", "collect_file", "only_the_catalogue"]
 
 DUMP = "dump.json"
-TENSORS = "dump_tensor_data"
 _CATALOGUE = "pytest_ascend.cases.catalogue"
-_FROM_DUMP = "pytest_ascend.cases.from_dump"
 
 
 class CaseItem(pytest.Item):
@@ -76,12 +74,14 @@ class CaseItem(pytest.Item):
         try:
             case, options = self.pending.build()
         except CaseUnavailable as error:
-            return self._result(Verdict.INFRA, str(error))
+            return self._result(Verdict.UNSUPPORTED if error.unsupported else Verdict.INFRA, str(error))
         try:
             return comparison.using(**options).judge(case)
         except Exception as error:
-            verdict = Verdict.UNSUPPORTED if _lacks_kernel(error) else Verdict.INFRA
-            return self._result(verdict, f"the CPU, which would be the reference, raised {one_line(error)}")
+            reason = f"the CPU, which would be the reference, raised {one_line(error)}"
+            if self.pending.detail.get("inputs") == "generated":  # a positive definite matrix isn't in its statistics
+                return self._result(Verdict.UNSUPPORTED, f"inputs made from statistics may not do: {reason}")
+            return self._result(Verdict.UNSUPPORTED if _lacks_kernel(error) else Verdict.INFRA, reason)
 
     def _result(self, verdict: Verdict, reason: str) -> CheckResult:
         from pytest_ascend.judge.verdict import CheckResult
@@ -142,17 +142,25 @@ class DumpFile(_Sentence, pytest.File):
 
     def collect(self) -> Iterator[CaseItem]:
         """One item for each call, forward and backward. A file that can't be read is one collection error."""
-        source = importlib.import_module(_FROM_DUMP)
-        ascend = self.config.stash[KEY]
-        yield from _items(self, source.pendings(self.path, ascend.settings, self.nodeid))
+        from pytest_ascend.cases.from_dump import pendings
+
+        fold = not self.config.stash[KEY].settings.no_fold
+        yield from _items(self, pendings(self.path, fold=fold, nodeid=self.nodeid))
 
 
 def collect_file(path: Path, parent: pytest.Collector) -> DumpFile | None:
     """The collector of a dump: a ``dump.json`` given by name, or in a folder while comparisons are on."""
     if path.name != DUMP and not (path.suffix == ".json" and parent.session.isinitpath(path)):
         return None
-    if not parent.config.stash[KEY].on and not parent.session.isinitpath(path):
+    settings = parent.config.stash[KEY].settings
+    if settings.compare is None and not parent.session.isinitpath(path):
         return None
+    if settings.step is not None or settings.rank is not None:
+        from pytest_ascend.dumps.msprobe import place_of
+
+        for wanted, is_in in zip((settings.step, settings.rank), place_of(str(path)), strict=True):
+            if wanted is not None and is_in is not None and is_in not in numbers(wanted):
+                return None
     return DumpFile.from_parent(parent, path=path)
 
 

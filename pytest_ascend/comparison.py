@@ -13,6 +13,8 @@ from pytest_ascend.options import CheckOptions
 from pytest_ascend.session import AscendSession, ComparisonFailed, seed_of
 
 if TYPE_CHECKING:
+    import torch
+
     from pytest_ascend.cases.case import Case
     from pytest_ascend.judge.verdict import CheckResult
 
@@ -23,10 +25,17 @@ class Comparison:
     ``ascend_compare(fn_or_module, *args, **kwargs)`` returns the ``CheckResult`` when its verdict passes.
     """
 
-    def __init__(self, session: AscendSession, item: pytest.Item, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        session: AscendSession,
+        item: pytest.Item,
+        options: Mapping[str, Any],
+        starts: tuple[torch.Tensor | None, ...] = (),
+    ) -> None:
         self._session = session
         self._item = item
         self._options = dict(options)
+        self._starts = starts
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> CheckResult:
         """Check and assert: a failing verdict raises, UNSUPPORTED skips the test, a noted verdict passes.
@@ -34,9 +43,7 @@ class Comparison:
         Raises ``ComparisonFailed`` (an ``AssertionError``) whose text is the result.
         """
         __tracebackhide__ = True
-        from pytest_ascend.cases.case import Case
-
-        return self.conclude(self.judge(Case(fn, args, kwargs)))
+        return self.conclude(self.judge(self._case(fn, args, kwargs)))
 
     def __repr__(self) -> str:
         return f"<ascend_compare on {self._options['target']}>"
@@ -44,9 +51,7 @@ class Comparison:
     def check(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> CheckResult:
         """Check and record, whatever the verdict: for tests that assert on the result themselves."""
         __tracebackhide__ = True
-        from pytest_ascend.cases.case import Case
-
-        result = self.judge(Case(fn, args, kwargs))  # the callable may have an argument called `options`
+        result = self.judge(self._case(fn, args, kwargs))  # the callable may have an argument called `options`
         self._session.record(self._item, result, self._check_options().seed)
         return result
 
@@ -77,9 +82,23 @@ class Comparison:
         Raises ``TypeError`` for an unknown name and ``ValueError`` for a bad value.
         """
         __tracebackhide__ = True
-        changed = Comparison(self._session, self._item, merge(self._options, options))
+        changed = Comparison(self._session, self._item, merge(self._options, options), self._starts)
         changed._check_options()
         return changed
+
+    def backward_from(self, *gradients: torch.Tensor | None) -> Comparison:
+        """The same with the backward pass compared, started from these gradients.
+
+        One for each tensor that the callable returns, or for each that can have one, of the same shape; None where
+        there is none.
+        """
+        __tracebackhide__ = True
+        return Comparison(self._session, self._item, merge(self._options, {"backward": True}), gradients)
+
+    def _case(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Case:
+        from pytest_ascend.cases.case import Case
+
+        return Case(fn, args, kwargs, starts=self._starts)
 
     def _check_options(self) -> CheckOptions:
         __tracebackhide__ = True

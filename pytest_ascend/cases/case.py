@@ -27,6 +27,7 @@ class Built:
         entries: every tensor that was copied.
         notes: what had to be changed to make the copy.
         rooms: the guarded storages, when they were asked for.
+        starts: the gradients that a backward pass starts from, as the case has them.
     """
 
     fn: Callable[..., Any]
@@ -36,6 +37,7 @@ class Built:
     entries: tuple[Entry, ...]
     notes: tuple[str, ...] = ()
     rooms: tuple[Room, ...] = ()
+    starts: tuple[torch.Tensor | None, ...] = ()
 
     def call(self) -> Any:
         """Run it."""
@@ -50,12 +52,18 @@ class Case:
         fn: a function, module, bound method or any other callable.
         args, kwargs: its arguments: any nesting of containers, objects, tensors, modules and plain values.
         api: what it is called in reports.
+        starts: the gradients that a backward pass starts from, one for each tensor that is returned, or for each that
+            can have one; None where there is none. Without any, numbers of the case's seed.
+        remark: looks at what the CPU returned in the case's own dtype, and says what a reader of the result should
+            know, or ``""``.
     """
 
     fn: Callable[..., Any]
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     api: str = ""
+    starts: tuple[torch.Tensor | None, ...] = ()
+    remark: Callable[[Any], str] | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.fn):
@@ -136,7 +144,8 @@ class Case:
         new = copier.build(callee, "fn")
         args = tuple(copier.build(value, f"args[{i}]") for i, value in enumerate(self.args))
         kwargs = {name: copier.build(value, name, name) for name, value in self.kwargs.items()}
-        return Built(new, args, kwargs, module, tuple(copier.entries), tuple(copier.notes), tuple(copier.rooms))
+        made = tuple(copier.entries), tuple(copier.notes), tuple(copier.rooms)
+        return Built(new, args, kwargs, module, *made, self.starts)
 
 
 class _Paths(Rebuilder):

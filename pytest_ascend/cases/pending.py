@@ -17,7 +17,16 @@ __all__ = ["Absent", "CaseUnavailable", "Pending"]
 
 
 class CaseUnavailable(Exception):
-    """A listed case can't be built. The message is one sentence: what is wrong, where, what to do."""
+    """A listed case can't be built. The message is one sentence: what is wrong, where, what to do.
+
+    Args:
+        message: the sentence.
+        unsupported: the case is in order and this installation can't run it; else the case itself is broken.
+    """
+
+    def __init__(self, message: str, unsupported: bool = False) -> None:
+        super().__init__(message)
+        self.unsupported = unsupported
 
 
 @dataclass(frozen=True)

@@ -39,14 +39,16 @@ from pytest_ascend.judge.verdict import Kind, Verdict
 __all__ = ["Finding", "Limits", "Statistics", "excess", "is_explained", "is_legal", "normalised", "unit", "weigh"]
 
 #: The largest error: so many units, or so many times the benchmark's, which counts for no more than so much.
-LOCAL, LOCAL_RATIO, LOCAL_CAP = 2.0, 3.0, 256.0
-#: Root mean square likewise. Rounding once leaves 0.3 to 0.58 units.
-SPREAD, SPREAD_RATIO, SPREAD_CAP = 0.75, 2.0, 64.0
+LOCAL, LOCAL_RATIO, LOCAL_CAP = 1.5, 3.0, 256.0
+#: Root mean square likewise. Rounding once leaves 0.3 to 0.58 units, and of a few elements more.
+SPREAD, SPREAD_FEW, SPREAD_RATIO, SPREAD_CAP = 0.75, 0.75, 2.0, 64.0
 #: In float32 and wider faults are thousands of units large, and a kernel's own roundings need more room: a constant
 #: that was rounded is off by one roundoff, always the same way.
 WIDE_LOCAL, WIDE_SPREAD, WIDE_BIAS = 8.0, 2.0, 1.5
 #: The mean likewise, of at least so many different values, and so many standard deviations of a mean away from zero.
-BIAS, BIAS_RATIO, BIAS_LEAST, BIAS_SIGMA = 0.15, 2.0, 16, 4.0
+BIAS, BIAS_FEW, BIAS_RATIO, BIAS_LEAST, BIAS_SIGMA = 0.15, 0.6, 2.0, 16, 4.0
+#: What is rounded more than once may lean a little more.
+COMPOSED_BIAS = 0.25
 #: The mean counts of elements whose unit is at most so many times what storing them rounds away.
 STEADY = 8.0
 #: What is so many times over the strict limits at most is MARGINAL.
@@ -121,12 +123,27 @@ class Limits:
     bias: float = BIAS
 
     @classmethod
-    def of(cls, benchmarks: Iterable[Statistics], dtype: torch.dtype, least_spread: float = 0.0) -> Limits:
-        """The limits that the better of the benchmarks sets, statistic by statistic; none sets those of rounding."""
+    def of(
+        cls,
+        benchmarks: Iterable[Statistics],
+        dtype: torch.dtype,
+        count: int,
+        *,
+        composed: bool = False,
+        least_spread: float = 0.0,
+    ) -> Limits:
+        """The limits that the better of the benchmarks sets for so many elements, statistic by statistic.
+
+        None sets those of rounding.
+        """
         known = list(benchmarks)
         best = [min((getattr(b, name) for b in known), default=0.0) for name in ("local", "spread", "bias")]
         narrow = dtype.itemsize <= 2
-        local, spread, bias = (LOCAL, SPREAD, BIAS) if narrow else (WIDE_LOCAL, WIDE_SPREAD, WIDE_BIAS)
+        local, spread, bias = WIDE_LOCAL, WIDE_SPREAD, WIDE_BIAS
+        if narrow:  # a mean of few elements may be far from what it is of many
+            few = 1 / math.sqrt(max(1, count))
+            local, spread = LOCAL, SPREAD + SPREAD_FEW * few
+            bias = (COMPOSED_BIAS if composed else BIAS) + BIAS_FEW * few
         return cls(
             max(local, LOCAL_RATIO * min(best[0], LOCAL_CAP)),
             max(spread, least_spread, SPREAD_RATIO * min(best[1], SPREAD_CAP)),
@@ -173,7 +190,8 @@ def weigh(
     width = unit(golden, actual.dtype, spread)
     steady = width <= STEADY * unit(golden, actual.dtype)
     errors = normalised(golden, actual, width)
-    strict = Limits.of((Statistics.of(normalised(golden, b, width), golden, steady) for b in known), actual.dtype)
+    theirs = [Statistics.of(normalised(golden, b, width), golden, steady) for b in known]
+    strict = Limits.of(theirs, actual.dtype, actual.numel(), composed=composed)
     found = Statistics.of(errors, golden, steady)
     over, which = strict.times(found)
     if over <= 1.0:
@@ -378,7 +396,7 @@ def excess(
     found = dataclasses.replace(Statistics.of(normalised(golden, actual, width), golden), bias=0.0)
     known = [] if benchmark is None or benchmark.shape != golden.shape else [benchmark]
     others = [Statistics.of(normalised(golden, b, width), golden) for b in known]
-    return Limits.of(others, actual.dtype, least_spread).times(found)[0]
+    return Limits.of(others, actual.dtype, actual.numel(), least_spread=least_spread).times(found)[0]
 
 
 def is_legal(

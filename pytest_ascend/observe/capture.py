@@ -367,10 +367,10 @@ def _backward(
     elif setting.backward is False or not leaves:
         return
     else:
-        results = _differentiable(live)
+        results, starts = _given(live, built.starts) if built.starts else (_differentiable(live), [])
         if not results:
             return
-        starts = [_start(result, setting.start + i) for i, result in enumerate(results)]
+        starts = starts or [_start(result, setting.start + i) for i, result in enumerate(results)]
         capture.starts = tuple(start.to("cpu") for start in starts)
         with mode:
             torch.autograd.backward(results, starts)
@@ -386,6 +386,22 @@ def _differentiable(live: Any) -> list[torch.Tensor]:
     if isinstance(loss, torch.Tensor) and loss.requires_grad:
         return [loss]
     return [found for found in reach(live) if isinstance(found, torch.Tensor) and found.requires_grad]
+
+
+def _given(live: Any, starts: Sequence[torch.Tensor | None]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The outputs that the case has a gradient for, and those gradients in the outputs' precision and place.
+
+    Raises ``ValueError`` when they don't fit what the callable returned.
+    """
+    returned = [found for found in reach(live) if isinstance(found, torch.Tensor)]
+    able = [tensor for tensor in returned if tensor.requires_grad]
+    outputs = able if len(able) == len(starts) else returned
+    pairs = [(o, s) for o, s in zip(outputs, starts, strict=False) if s is not None and o.requires_grad]
+    if len(outputs) != len(starts) or any(o.shape != s.shape for o, s in pairs):
+        have = ", ".join(str(tuple(tensor.shape)) for tensor in able) or "none"
+        given = ", ".join("None" if start is None else str(tuple(start.shape)) for start in starts)
+        raise ValueError(f"the gradients to start from, {given}, don't fit the outputs that can have one, {have}")
+    return [o for o, _ in pairs], [s.to(device=o.device, dtype=o.dtype, copy=True) for o, s in pairs]
 
 
 def _start(result: torch.Tensor, seed: int) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """How far a function itself carries a change in the last bits of its inputs and of its intermediates.
 
-The golden is computed again (Monte-Carlo arithmetic) with every floating input multiplied by 1 ± 2^-23, signs drawn at
+The golden is computed again (Monte-Carlo arithmetic) with every floating input multiplied by 1 ± 2^-23, drawn at
 random, for a module every parameter by 1 ± its dtype's unit roundoff, and what one kernel hands to the next by 1 ± the
 roundoff of the case's own dtype, unless that holds it exactly. The largest change of an element over four such runs is
 its spread: large under cancellation, on steep slopes, and as large as the jump where a discontinuity is near (a floor,
@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pytest_ascend.cases.case import Case
 from pytest_ascend.cases.transfer import Entry, flat_storage
 from pytest_ascend.observe.capture import Capture, RunFailed, Setting, run
+from pytest_ascend.observe.modes import DispatchMode
 from pytest_ascend.observe.reference import Reference, leaves
 from pytest_ascend.targets.cpu import CpuTarget
 
@@ -86,7 +86,7 @@ def _shaker(case: Case, number: int) -> Callable[[Entry], None]:
         if entry.role == "argument" and bool(((storage[1] == 0) | (storage[1].abs() == 1)).all()):
             return  # labels and masks are compared for equality and have no last bit
         with torch.no_grad():
-            storage[1].mul_(1 + direction * roundoff * _signs(storage[1], number // 2))
+            storage[1].mul_(1 + direction * roundoff * _drawn(storage[1], number // 2))
 
     return shake
 
@@ -95,15 +95,19 @@ def _shaker(case: Case, number: int) -> Callable[[Entry], None]:
 _MIX = (-7046029254386353131, -4658895280553007687, -7723592293110705685)
 
 
-def _signs(values: torch.Tensor, number: int) -> torch.Tensor:
-    """+1 or -1 for every value, drawn from its bits: equal values get equal signs."""
+def _drawn(values: torch.Tensor, number: int) -> torch.Tensor:
+    """A number between 0.5 and 1.5, of either sign, for every value, drawn from its bits: equal ones get equal ones.
+
+    Of different sizes, so that what cancels doesn't cancel again.
+    """
     if values.is_complex():
         values = torch.view_as_real(values)
-        return torch.view_as_complex(_signs(values, number)) / (1 + 1j)
+        return torch.view_as_complex(_drawn(values, number)) / (1 + 1j)
     bits = values.to(torch.float64).contiguous().view(torch.int64) + number * _MIX[2]
     for factor, shift in zip(_MIX, (30, 27, 31), strict=True):
         bits = (bits ^ (bits >> shift)) * factor
-    return (bits >> 63).mul_(2).add_(1).to(torch.float64)
+    size = (bits >> 11).bitwise_and_((1 << 52) - 1).to(torch.float64).mul_(2.0**-52).add_(0.5)
+    return torch.where(bits < 0, -size, size)
 
 
 def _distance(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -228,7 +232,7 @@ _MOVES = frozenset(
 )
 
 
-class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Kernels(DispatchMode):
     """Counts the kernels that compute: not views, copies, conversions and fillings."""
 
     def __init__(self) -> None:
@@ -240,7 +244,7 @@ class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-class _Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Rounded(DispatchMode):
     """Multiplies every floating intermediate by 1 ± roundoff, signs at random, where a kernel takes it in.
 
     An intermediate is what a kernel computed, or moved from such a tensor, and another kernel takes: what a device may
@@ -293,9 +297,10 @@ class _Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _round(self, value: Any) -> Any:
         if not self._is_computed(value):
             return value
-        signs = torch.randint(0, 2, value.shape, generator=self.generator).mul_(2).sub_(1)
-        signs = torch.where(value == _stored(value, self.dtype), 0, signs)  # what the dtype holds isn't rounded
-        return value * (1 + self.direction * self.roundoff * signs.to(torch.float64))
+        drawn = torch.rand(value.shape, generator=self.generator, dtype=torch.float64).mul_(3).sub_(1.5)
+        drawn += 0.5 * torch.sign(drawn) * (drawn.abs() < 0.5)  # between 0.5 and 1.5, of either sign
+        drawn = torch.where(value == _stored(value, self.dtype), 0, drawn)  # what the dtype holds isn't rounded
+        return value * (1 + self.direction * self.roundoff * drawn)
 
 
 def _stored(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

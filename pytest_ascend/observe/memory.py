@@ -13,12 +13,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ascend.cases.transfer import flat_storage
 from pytest_ascend.judge.verdict import Kind, Verdict
 from pytest_ascend.observe import guards
 from pytest_ascend.observe.capture import FILL, Capture, RunFailed, run
+from pytest_ascend.observe.modes import DispatchMode
 from pytest_ascend.observe.reference import Judged, leaves
 from pytest_ascend.targets.base import Target
 from pytest_ascend.targets.cpu import CpuTarget
@@ -36,7 +36,7 @@ _EMPTY = frozenset(
 _FORM = (Kind.structure, Kind.shape, Kind.dtype)
 
 
-class Filled(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Filled(DispatchMode):
     """While active, what ``torch.empty`` and its kin return is filled with one byte; ``count`` counts them."""
 
     def __init__(self, byte: int) -> None:

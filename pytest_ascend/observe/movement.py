@@ -39,16 +39,20 @@ def moved(golden: torch.Tensor, benchmark: torch.Tensor | None, inputs: Iterable
     Args:
         golden: the output computed in float64.
         benchmark: the same output computed in the case's own floating dtype.
-        inputs: the tensors that went in; those of another dtype are passed over.
+        inputs: the tensors that went in; those of another dtype are passed over, unless the callable casts to one of
+            fewer bits, which is a move as well.
     """
     if benchmark is None:
         return Exactness.NOTHING
     dtype = benchmark.dtype
     if not dtype.is_floating_point or golden.shape != benchmark.shape:
         return Exactness.NOTHING
-    if golden.dtype == dtype or dtype.itemsize not in _WORD or golden.layout is not torch.strided:
+    if dtype.itemsize not in _WORD or golden.layout is not torch.strided:
         return Exactness.NOTHING
-    given = [t.detach() for t in inputs if t.dtype == dtype and t.device.type == "cpu" and t.layout is torch.strided]
+    given = [t.detach() for t in inputs if t.is_floating_point() and t.device.type == "cpu"]
+    if golden.dtype == dtype:  # the callable casts: every value that went in has one nearest number
+        given = [t.to(dtype) for t in given if t.dtype.itemsize > dtype.itemsize]
+    given = [t for t in given if t.dtype == dtype and t.layout is torch.strided]
     if not given or sum(tensor.numel() for tensor in given) > MOST:
         return Exactness.NOTHING
     if not torch.equal(torch.nan_to_num(golden, nan=0.5), torch.nan_to_num(benchmark.to(golden.dtype), nan=0.5)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -182,7 +183,7 @@ class Reference:
         if not able or actual.backward_error is not None:
             return
         golden, benchmark = able[0].gradients, able[-1].gradients
-        largest = max((_rms(g) for g in golden.values() if g is not None), default=0.0)
+        largest = max((_rms(g) for g in golden.values() if g is not None), default=0.0)  # may be infinite
         for name in _union(benchmark, golden, actual.gradients):
             sides = golden.get(name), actual.gradients.get(name), benchmark.get(name)
             if all(side is None for side in sides) or (only_arguments and name not in benchmark):
@@ -276,6 +277,8 @@ def _vanishes(golden: torch.Tensor | None, actual: torch.Tensor | None, largest:
     if golden is None or actual is None or not actual.is_floating_point() or golden.shape != actual.shape:
         return False
     roundoff = torch.finfo(actual.dtype).eps / 2
+    if not math.isfinite(largest):
+        return False
     return _rms(golden) <= 2.0**-6 * roundoff * largest and _rms(actual) <= 64 * roundoff * largest
 
 

@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ascend.cases.tree import Rebuilder
 from pytest_ascend.observe.capture import Capture
+from pytest_ascend.observe.modes import DispatchMode
 
 __all__ = [
     "Beyond",
@@ -61,7 +61,7 @@ class Variant:
         return func(*args, **kwargs)
 
 
-class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Mode(DispatchMode):
     """Hands every operator to a function."""
 
     def __init__(self, call: Callable[[Any, str, list[Any], dict[str, Any]], Any]) -> None:

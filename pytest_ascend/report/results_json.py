@@ -6,14 +6,13 @@ import contextlib
 import json
 import os
 import platform
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from pytest_ascend.judge.verdict import Kind, Verdict, jsonable
+from pytest_ascend.report.files import write_text
 
 VERSION = 1
 
@@ -132,24 +131,4 @@ def write(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
 
     Raises ``ValueError`` for a non-finite number: records carry those as strings.
     """
-    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
-    folder = Path(path).parent
-    folder.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".ascend-", suffix=".json")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes it private, which a results file is not
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
