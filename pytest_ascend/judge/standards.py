@@ -4,7 +4,7 @@
 ``close``   the per-dtype table of ``torch.testing.assert_close`` (torch/testing/_comparison.py), against the golden.
 ``cosine``  cosine similarity and largest absolute error, with two levels: a warning below 0.999 or above 1e-2, a
             failure below 0.99 or above 1e-1. Blind by construction to errors that are small in absolute terms.
-``auto``    the error budget (``budget``) where a check can ask it: it needs reruns of the golden. For two results without
+``auto``    the error budget (``budget``) where a check can ask it: it needs reruns of the golden. For results without
             a case, for models and for float64: the table first, its absolute tolerance times the size of the data; what
             is outside it is right all the same where the target is about as far from the golden as the CPU is in the
             same dtype (:func:`_as_good_as`).
