@@ -27,7 +27,7 @@ from pytest_ascend.check import _Check
 from pytest_ascend.judge.verdict import CheckResult
 from pytest_ascend.observe.capture import Capture, RunFailed, keep_rng, run
 from pytest_ascend.observe.reference import Reference, leaves
-from pytest_ascend.observe.reruns import SecondLook
+from pytest_ascend.observe.reruns import RAISED, SecondLook
 from pytest_ascend.observe.sizes import find_size
 from pytest_ascend.options import CheckOptions
 from pytest_ascend.targets import resolve
@@ -192,9 +192,13 @@ class Bench:
         before = {name: getattr(road, name) for name in given}
         vars(road).update(given)
         try:
-            return _Check(self.case(fn), self.target, self.options, None).result()
+            result = _Check(self.case(fn), self.target, self.options, None).result()
         finally:
             vars(road).update(before)
+        raised = [note for note in result.notes if RAISED in note and "RunFailed" not in note]
+        if raised:
+            raise RuntimeError("; ".join(raised))
+        return result
 
     def step_up(self) -> Capture:
         """The golden one precision above the sample's dtype: float32 for 16 bits, float64 for float32."""

@@ -39,8 +39,8 @@ def moved(golden: torch.Tensor, benchmark: torch.Tensor | None, inputs: Iterable
     Args:
         golden: the output computed in float64.
         benchmark: the same output computed in the case's own floating dtype.
-        inputs: the tensors that went in; those of another dtype are passed over, unless the callable casts to a narrower
-            one, which is a move as well.
+        inputs: the tensors that went in; those of another dtype are passed over, unless the callable casts to one of
+            fewer bits, which is a move as well.
     """
     if benchmark is None:
         return Exactness.NOTHING

@@ -37,10 +37,12 @@ from pytest_ascend.observe.undefined import duplicates, open_casts
 from pytest_ascend.targets.base import Target
 from pytest_ascend.targets.cpu import CpuTarget
 
-__all__ = ["FORM", "SecondLook", "spread"]
+__all__ = ["FORM", "RAISED", "SecondLook", "spread"]
 
 Step = Callable[[Capture, Judged], tuple[Judged, list[str]]]
 
+#: How a note begins that says a step failed.
+RAISED = "explaining the failure raised"
 #: Kinds that neither chance nor a mode explains.
 FORM = (Kind.structure, Kind.shape, Kind.dtype)
 _AMPLIFIED = "as far off as the last bits of the inputs become on their way through the function itself"
@@ -110,8 +112,8 @@ class SecondLook:
                 break
             try:
                 judged, said = step(actual, judged)
-            except (RunFailed, ValueError) as error:  # the failure itself stands
-                judged, said = judged, [f"a rerun to explain the failure raised: {error}"]
+            except Exception as error:  # whatever a step trips over, the failure itself stands
+                said = [f"{RAISED} {type(error).__name__}: {error}"]
             notes += said
         return self._as_settled(judged), notes
 
@@ -126,7 +128,7 @@ class SecondLook:
             cause = settled.kind is Kind.unwritten and verdict is Verdict.NONDETERMINISTIC
             return output if verdict.outcome == "failed" and not cause else settled
 
-        return Judged(tuple(map(one, judged.outputs)), judged.checkpoints)
+        return judged.mapped(one)
 
     def _steps(self) -> tuple[Step, ...]:
         """What is tried, in this order; a step of another module is given this look first."""
@@ -297,18 +299,24 @@ class SecondLook:
         odd = [path for path, tensor in given.items() if not is_plain_layout(tensor)]
         if not odd or (self.reference.own.changes and _aliases(given.values())):
             return judged, []
-        if self._fails(odd):
+        if self._fails(odd, judged):
             return judged, []
-        guilty = [path for path in odd if len(odd) == 1 or not self._fails([path])]
+        guilty = [path for path in odd if len(odd) == 1 or not self._fails([path], judged)]
         names = " or ".join(guilty) if guilty else " and ".join(odd) + " together"
         form = "; ".join(f"{path}: {describe_layout(given[path])}" for path in guilty or odd)
         reason = f"wrong with {names} laid out as given, right with a contiguous copy of the same values ({form})"
         return judged.replaced(lambda o: True, Verdict.FAIL, reason, kind=Kind.layout), []
 
-    def _fails(self, contiguous: Iterable[str]) -> bool:
+    def _fails(self, contiguous: Iterable[str], judged: Judged) -> bool:
         arguments = self.case.arguments
         plain = relay_all([arguments[path] for path in contiguous], "contiguous")
-        return self.rejudge(self.run({**(self.relaid or {}), **plain})).failed
+        return self._still_fails(self.run({**(self.relaid or {}), **plain}), judged)
+
+    def _still_fails(self, again: Capture, judged: Judged) -> bool:
+        """Whether a rerun fails where nothing has excused a failure yet."""
+        every = [*judged.outputs, *(output for layer in judged.checkpoints for output in layer.outputs)]
+        excused = {output.path for output in every if output.verdict.outcome == "noted"}
+        return any(output.path not in excused for output in self.rejudge(again).failing)
 
     def _unwritten(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
         """``out=`` filled with a pattern beforehand: what still holds it afterwards was never written."""
@@ -342,7 +350,7 @@ class SecondLook:
         combinations = [(switch,) for switch in on] + ([tuple(on)] if len(on) > 1 else [])
         for switches in combinations:
             with self.target.without(*switches):
-                fails = self.rejudge(self.run()).failed
+                fails = self._still_fails(self.run(), judged)
             if not fails:
                 what, how = " and ".join(on[s] for s in switches), ", ".join(switches)
                 reason = f"explained by {what}: within the criterion with {how}"
@@ -420,6 +428,8 @@ def _small(wrong: Iterable[OutputResult], golden: Capture, own: Capture, actual:
     for output in wrong:
         path = output.path
         if output.kind in (*FORM, Kind.mutation) or _is_moved(output) or path not in golds or path not in here:
+            return False
+        if not here[path].shape == golds[path].shape == owns.get(path, golds[path]).shape:
             return False
         error, size = _rms(here[path], golds[path]), _rms(golds[path], torch.zeros_like(golds[path]))
         float32 = _rms(owns[path], golds[path]) if path in owns else 0.0

@@ -334,3 +334,19 @@ def test_a_failure_with_an_expanded_argument(check):
         x = (torch.rand(1, 5) + 1.5).to(dtype).expand(4, 5)
         assert check(torch.acosh, x).verdict is Verdict.PASS
         assert check(lambda x: torch.acosh(x) * (1.01 if here(x) else 1), x).verdict is Verdict.FAIL
+
+
+def test_a_mode_is_found_beside_a_random_output(check):
+    x, w = torch.randn(4, 3, 8, 8), torch.randn(5, 3, 3, 3)
+    result = check(lambda x, w: (F.conv2d(x, w), torch.rand(4, device=x.device)), x, w)
+    verdicts = {output.path: output.verdict for output in result.outputs}
+    assert verdicts == {"output[0]": Verdict.MODE_DIFF, "output[1]": Verdict.NOT_COMPARABLE}
+
+
+def test_a_layout_is_found_beside_a_random_output(check):
+    def fn(x):
+        y = x.as_strided(x.shape, (x.shape[1], 1)) if here(x) else x
+        return y * 2, torch.rand(4, device=x.device)
+
+    result = check(fn, torch.randn(5, 7).t())
+    assert result.kind is Kind.layout

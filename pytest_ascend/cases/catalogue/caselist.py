@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 from collections.abc import Iterable
@@ -33,6 +34,7 @@ class CaseList:
     left_out: dict[str, str]
 
 
+@functools.lru_cache(maxsize=1)
 def load(path: Path = SHIPPED) -> CaseList:
     """Read a case list.
 

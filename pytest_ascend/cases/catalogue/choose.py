@@ -240,5 +240,6 @@ def _build(entry: Entry, number: int, dtype: str, layout: str, mode: str) -> tup
     if mode == "compile":
         from pytest_ascend.cases.catalogue.compiled import both_ways
 
-        return both_ways(Case(fn, args, kwargs, entry.api))
+        case, options = both_ways(Case(fn, args, kwargs, entry.api))
+        return case, options | ({"backward": False} if entry.kind == "inplace" else {})
     return Case(fn, args, kwargs, entry.api), options

@@ -35,18 +35,24 @@ _MOST = 300_000
 _QUICK = 0.02
 
 
-def widen(entry: Entry) -> Entry:
-    """The entry with its families and, for every sample, the layouts it runs in."""
-    derived = list(_derived(entry))
+def widen(entry: Entry, *, values: bool = True) -> Entry:
+    """The entry with its families and, for every sample, the layouts it runs in.
+
+    Args:
+        entry: as recorded.
+        values: try special values as well. A polynomial of degree 1e38 never returns, so whoever asks must be able to
+            stop it.
+    """
+    derived = list(_derived(entry, values))
     own = [s for s in entry.samples if s.shape_class != "scalar"] if is_random(entry) else entry.samples
     samples = [replace(s, layouts=tuple(_layouts(entry.api, s))) for s in [*(own or entry.samples), *derived]]
     kind = "unary" if entry.kind == "other" and is_elementwise(entry) else entry.kind
     return replace(entry, samples=samples, kind=kind)
 
 
-def _derived(entry: Entry) -> Iterator[Sample]:
+def _derived(entry: Entry, values: bool) -> Iterator[Sample]:
     plain = [s for s in entry.samples if s.group == "float"]
-    if not plain or entry.kind == "module":
+    if not plain or entry.kind in ("module", "twin"):  # a twin has its operator's kernels, and these are tested there
         return
     base = next((s for s in plain if _resizable(s)), None)
     if base is None:
@@ -55,7 +61,7 @@ def _derived(entry: Entry) -> Iterator[Sample]:
     if is_random(entry):  # one number tells nothing, and the others don't depend on the values
         return
     yield from _shapes(entry, base)
-    if entry.kind not in ("twin", "inplace"):
+    if entry.kind != "inplace" and values:
         yield from _valued(entry, base)
 
 
@@ -104,7 +110,8 @@ def _runs(entry: Entry, sample: Sample, finite: bool = True) -> bool:
         return False
     if not finite:
         return True
-    fine = all(bool(t.isfinite().all()) for t in tensors_of(ran[0]) if t.is_floating_point())
+    outputs = tensors_of(ran[0])
+    fine = all(bool(t.isfinite().all()) for t in outputs if t.is_floating_point()) and any(t.numel() for t in outputs)
     return fine and (is_random(entry) or _is_well_conditioned(entry.api, sample, "as_given"))
 
 
@@ -168,7 +175,7 @@ def resized(sample: Sample, old: int, new: int, *, axis: int | None, ints: bool,
 
 def _sized(entry: Entry, base: Sample) -> Iterator[Sample]:
     """One near each of the small blocks, one near 1024, and one of more than 65,535 elements."""
-    few = entry.kind in ("twin", "inplace")
+    few = entry.kind == "inplace"
     turn = sum(map(ord, entry.api))
     for sizes in (_SIZES,) if few else (_SIZES, _LONG):
         order = sizes[turn % len(sizes) :] + sizes[: turn % len(sizes)]
@@ -235,11 +242,7 @@ def _numbers(tree: Any) -> Iterator[int]:
 
 def _flat(base: Sample) -> Sample:
     """All dimensions but the last made 1, so that the last can be long."""
-    last = max(base.tensors(), key=lambda spec: len(spec["s"]))["s"][-1]
-    sample = base
-    for size in {size for spec in base.tensors() for size in spec["s"] if size not in (1, last)}:
-        sample = resized(sample, size, 1, axis=None, ints=False, family="size")
-    return sample
+    return _mapped(base, lambda spec: {**spec, "s": [*[1] * (len(spec["s"]) - 1), *spec["s"][-1:]]}, "size")
 
 
 def _shapes(entry: Entry, base: Sample) -> Iterator[Sample]:
@@ -251,7 +254,7 @@ def _shapes(entry: Entry, base: Sample) -> Iterator[Sample]:
             if _runs(entry, higher):
                 yield higher
     if [] not in shapes:
-        scalar = _mapped(base, lambda spec: {**spec, "s": []}, "scalar")
+        scalar = _mapped(base, lambda spec: {**spec, "s": [], "v": _inside(spec["v"])}, "scalar")
         if _runs(entry, scalar):
             yield scalar
     if not any(0 in shape for shape in shapes):
@@ -261,6 +264,12 @@ def _shapes(entry: Entry, base: Sample) -> Iterator[Sample]:
             if _runs(entry, empty, finite=False):
                 yield empty
                 break
+
+
+def _inside(values: list[Any]) -> list[Any]:
+    """One value within the range rather than a drawn one, which might come to zero."""
+    kind, *given = values
+    return ["k", round(given[0] + 0.7 * (given[1] - given[0]), 3)] if kind == "u" else values
 
 
 def _mapped(sample: Sample, change: Any, family: str) -> Sample:
@@ -326,14 +335,35 @@ def _valued(entry: Entry, base: Sample) -> Iterator[Sample]:
         sample = _mapped(wide, lambda spec, family=family: {**spec, "v": [family]}, family)
         if family == "nonfinite" and entry.kind == "other" and not _keeps_company(entry, sample):
             continue
-        if _runs(entry, sample, finite=family in ("mean", "ties")):
+        if _runs(entry, sample, finite=family in ("mean", "ties")) and _is_quick(entry, sample):
             yield sample
     unary = entry.kind == "unary" or (entry.kind == "other" and is_elementwise(entry))
     if unary and len(list(base.tensors())) == 1:
         every = _mapped(base, lambda spec: {**spec, "s": [1 << 16], "v": ["every"]}, "every")
         ran = _run(entry, every)
-        if ran is not None and ran[1] < 2 * _QUICK:
+        if ran is not None and ran[1] < 2 * _QUICK and _is_quick(entry, every):
             yield every
+
+
+def _is_quick(entry: Entry, sample: Sample) -> bool:
+    """Whether the values of the other dtypes, which reach further or lie closer, take no longer, backward as well."""
+    for dtype in (torch.float64, torch.float16, torch.bfloat16):
+        try:
+            fn, args, kwargs = sample.build(entry.api, dtype, 1)
+            wide = {
+                id(t): t.detach().double().requires_grad_(t.requires_grad)
+                for t in tensors_of((args, kwargs))
+                if t.is_floating_point()
+            }
+            start = time.perf_counter()
+            for result in tensors_of(fn(*replaced(args, wide), **replaced(kwargs, wide))):
+                if result.requires_grad:
+                    result.sum().backward(retain_graph=True)
+            if time.perf_counter() - start > 8 * _QUICK:
+                return False
+        except Exception:
+            continue
+    return True
 
 
 def _keeps_company(entry: Entry, sample: Sample) -> bool:

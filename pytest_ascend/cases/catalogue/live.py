@@ -30,5 +30,5 @@ def case_list(patterns: Sequence[str]) -> CaseList:
         entries = {(entry.api, entry.variant): entry for entry in record.entries(wanted)}
     except ImportError as error:
         raise ValueError(f"--ascend-live: torch {torch.__version__} has no samples to offer ({error})") from None
-    made = tuple(widen(entries[key]) for key in sorted(entries))
+    made = tuple(widen(entry, values=entry.kind != "binary") for _, entry in sorted(entries.items()))
     return CaseList(torch.__version__, made, dict(record.left_out))

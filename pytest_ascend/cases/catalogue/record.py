@@ -265,9 +265,18 @@ def _twins(op: Any, entry: Entry) -> Iterator[Entry]:
             twin = sample.without_grad(0) if in_place else sample
             enough = sum(s.group == sample.group for s in kept) >= 2
             if not enough and twin.args and _is_tensor(twin.args[0]) and runs(name, twin, CLASSES[sample.group]):
-                kept.append(twin)
+                kept += [twin] if not in_place or _keeps_shape(name, twin) else []
         if kept:
             yield Entry(name, entry.variant, "inplace" if in_place else "twin", entry.dtypes, kept, of=entry.api)
+
+
+def _keeps_shape(name: str, sample: Sample) -> bool:
+    """Whether an in-place call leaves its tensor's shape alone; some on the CPU resize it by mistake."""
+    fn, args, kwargs = sample.build(name, CLASSES[sample.group], 1)
+    before = args[0].shape
+    with torch.no_grad():
+        fn(*args, **kwargs)
+    return bool(args[0].shape == before)
 
 
 def _is_tensor(spec: Any) -> bool:

@@ -66,17 +66,21 @@ def install(soc: str = "Ascend910B", *, devices: int = 2) -> None:
         raise ValueError(f"devices={devices}: an emulated machine has at least one")
     if not _installed:
         _check_place()
-    from . import autocast, card_ops, frontend, guard, kernels
+    from . import autocast, card_ops, engine, frontend, guard, kernels
     from . import torch_npu as package
     from .device import machine
 
     if _installed:
         machine.configure(chosen, devices)
         return
+    counted = engine.count_devices()
     machine.configure(chosen, devices)
     frontend.name_backend(package.npu)
     if not guard.allow_several_devices():
         machine.devices = machine.devices[:1]
+    if counted:
+        with guard.reporting(engine.MOST):
+            engine.start_threads()
     kernels.register()
     card_ops.register()
     autocast.register()

@@ -8,9 +8,11 @@ ignore `torch.npu.set_device` and backward passes on `npu:1` would trip an asser
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import torch
 
 from .device import machine
 
-__all__ = ["allow_several_devices"]
+__all__ = ["allow_several_devices", "reporting"]
 
 _PRIVATE_USE_1 = 20  # c10::DeviceType::PrivateUse1, c10/core/DeviceType.h
 _REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
@@ -40,7 +42,21 @@ def _set_device(_guard: int, device: int) -> None:
 
 
 def _device_count(_guard: int) -> int:
-    return len(machine.devices)
+    return max(len(machine.devices), _reported)
+
+
+_reported = 0
+
+
+@contextlib.contextmanager
+def reporting(count: int) -> Iterator[None]:
+    """Tell torch of so many devices at least, while it prepares for them."""
+    global _reported
+    _reported = count
+    try:
+        yield
+    finally:
+        _reported = 0
 
 
 def _synchronize(_guard: int, _index: int) -> None:
