@@ -108,6 +108,11 @@ class Call:
         return self.name.direction == "backward"
 
     @property
+    def is_mint(self) -> bool:
+        """Whether it is a call of MindSpore's."""
+        return recorded_names.is_mint(self.name.prefix)
+
+    @property
     def dtype(self) -> str:
         """Dtype of the first floating tensor among the inputs, else of the first tensor, else ``""``."""
         specs = list(tensors([list(self.forward.args), dict(self.forward.kwargs), list(self.entry.grads)]))
@@ -140,15 +145,21 @@ class Call:
         from pytest_ascend.cases.case import Case
 
         self._fits_into_memory()
-        fn = recorded_names.function(self.name.prefix, self.name.api)
+        fn = None if self.is_mint else recorded_names.function(self.name.prefix, self.name.api)
         try:
-            make = _Make(self.dump, self.forward.name, self.backward, self.changes_its_arguments)
+            make = _Make(self.dump, self.forward.name, self.backward, self.changes_its_arguments, self.is_mint)
             args, kwargs = self.arguments(make)
             starts = tuple(_Make(self.dump, self.entry.name).value(self.entry.grads, "input")) if self.backward else ()
         except DumpError as error:
             raise CaseUnavailable(str(error)) from None
+        if fn is None:
+            from pytest_ascend.cases.mint.recorded import replay
+
+            fn, options = replay(self.api, args, kwargs)
+        else:
+            options = _reference(self.api)
         case = Case(fn, args, kwargs, self.api, starts, None if self.generated or self.backward else self._remark)
-        return case, {"backward": self.backward, "seed": SEED, **_reference(self.api)}
+        return case, {"backward": self.backward, "seed": SEED, **options}
 
     def arguments(self, make: Callable[[Any, str], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call's arguments, with ``make(value, place)`` for each of them."""
@@ -262,7 +273,7 @@ def _not_runnable(call: Call, orphan: bool) -> str:
             return f"argument {place} is a {opaque.kind}, which a dump only names"
     if call.backward:
         specs = list(tensors([list(call.forward.args), dict(call.forward.kwargs)]))
-        if not any(spec.requires_grad for spec in specs):
+        if not call.is_mint and not any(spec.requires_grad for spec in specs):  # MindSpore's dumps don't say
             return "no recorded argument requires a gradient"
         if not any(isinstance(one, TensorSpec) for one in call.entry.grads):
             return "no gradient to start from was recorded"
@@ -301,13 +312,17 @@ class _Make:
         name: of the entry that the arguments belong to.
         gradients: let tensors require a gradient that did.
         changed: the call may change its arguments in place, which leaves of a graph don't allow.
+        all_of_them: let every floating tensor require a gradient: the dump doesn't say which did.
     """
 
-    def __init__(self, dump: Dump, name: str, gradients: bool = False, changed: bool = False) -> None:
+    def __init__(
+        self, dump: Dump, name: str, gradients: bool = False, changed: bool = False, all_of_them: bool = False
+    ) -> None:
         self._dump = dump
         self._name = name
         self._gradients = gradients
         self._changed = changed
+        self._all = all_of_them
 
     def __call__(self, value: Any, place: str) -> Any:
         return self.value(value, place)
@@ -329,7 +344,8 @@ class _Make:
             from pytest_ascend.dumps.statistics import generate
 
             made = generate(spec, f"{self._name}.{place}")
-        if self._gradients and spec.requires_grad and (made.is_floating_point() or made.is_complex()):
+        wanted = self._gradients and (spec.requires_grad or self._all)
+        if wanted and (made.is_floating_point() or made.is_complex()):
             made.requires_grad_()
             return made.clone() if self._changed else made
         return made
@@ -343,7 +359,7 @@ def token(value: Token, place: str) -> Any:
         return torch.Size(value.value)
     if value.kind == "torch.device":
         return torch.device("cpu")  # a case's devices follow its target
-    found = getattr(torch, str(value.value).removeprefix("torch.").lower(), None)
+    found = getattr(torch, str(value.value).removeprefix("torch.").removeprefix("mindspore.").lower(), None)
     wanted = torch.memory_format if value.kind == "torch.memory_format" else torch.dtype
     if not isinstance(found, wanted):
         raise CaseUnavailable(f"{short(place)}: {short(str(value.value))} is no {value.kind}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_ascend.cases.pending import CaseUnavailable
 
-__all__ = ["display", "function", "not_runnable"]
+__all__ = ["display", "function", "is_mint", "not_runnable"]
 
 _HOMES = {
     "Functional": "torch.nn.functional",
@@ -51,11 +51,16 @@ def display(prefix: str, api: str) -> str:
     return f"{_HOMES.get(prefix, prefix)}.{api}"
 
 
+def is_mint(prefix: str) -> bool:
+    """Whether calls of that kind are MindSpore's (cases/mint replays them)."""
+    return prefix in _MINT
+
+
 def not_runnable(prefix: str, api: str) -> str:
     """Why calls of an API can't be replayed here, as a sentence; ``""`` where they can."""
     if prefix in _DISTRIBUTED:
         return "a collective call needs the other processes of the run"
-    if prefix in _MINT:
+    if is_mint(prefix):
         from importlib import util
 
         if util.find_spec("mindspore") is None:
@@ -90,8 +95,8 @@ def function(prefix: str, api: str) -> Callable[..., Any]:
         found = _of_aten(api)
     elif prefix == "NPU":
         return _of_torch_npu(api)
-    elif prefix in _MINT:
-        raise CaseUnavailable(f"{name} can't be replayed yet")
+    elif is_mint(prefix):
+        raise CaseUnavailable(f"{name} is MindSpore's and no function of torch's")
     if found is None:
         raise CaseUnavailable(f"{name} isn't in torch {torch.__version__}")
     if not _is_operator(found):

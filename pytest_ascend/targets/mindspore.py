@@ -247,7 +247,7 @@ class MindsporeTarget(Target):
 
     def soc(self, initialised: bool = False) -> str | None:
         """The device's kind, once it may be asked for."""
-        return str(self.server.hello["device"]) if initialised else self.server.device or None
+        return str(self.server.hello["device"]) if initialised or self.server.calls else self.server.device or None
 
     def versions(self) -> dict[str, str]:
         """Versions of torch, which is the reference, and of MindSpore."""

@@ -64,12 +64,21 @@ def pendings(apis: Sequence[str], settings: Any) -> Iterator[Pending | Absent]:
     """The cases of the APIs that the patterns name, and what of torch's API they name that has none.
 
     Args:
-        apis: public names and globs, ``torch.softmax`` or ``torch.nn.functional.*``.
+        apis: public names and globs, ``torch.softmax`` or ``torch.nn.functional.*``; those that begin with ``mint.``
+            mean MindSpore's.
         settings: the plugin's; see :class:`Wish`.
 
     Raises:
         ValueError: a pattern names nothing; the text says the nearest name there is.
     """
+    of_mint = [pattern for pattern in apis if pattern.removeprefix("mindspore.").startswith("mint.")]
+    if of_mint:
+        from pytest_ascend.cases import mint
+
+        yield from mint.pendings(of_mint, settings)
+        apis = [pattern for pattern in apis if pattern not in of_mint]
+        if not apis:
+            return
     wish = Wish.of(settings)
     if wish.live:
         from pytest_ascend.cases.catalogue.live import case_list
