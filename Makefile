@@ -3,14 +3,16 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+MINT   ?= .venv-mint
 JOBS   ?= 2
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint bench bench-judgement catalogue bench-catalogue clean help
+.PHONY: demo test test-mint lint bench bench-judgement catalogue bench-catalogue clean help
 
 help:
 	@echo "make demo   run the examples on the emulated NPU and print the report"
 	@echo "make test   run the tests with coverage"
+	@echo "make test-mint  run mindspore.mint on MindSpore's CPU kernels against torch, in $(MINT)"
 	@echo "make lint   ruff and mypy --strict"
 	@echo "make bench  print the speed of the emulated device, the comparison and the plugin"
 	@echo "make bench-judgement  print how often each criterion blames right results and lets planted faults pass"
@@ -23,6 +25,11 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --cov --cov-fail-under=90 tests
+
+# MindSpore wants numpy < 2 and Python 3.10 to 3.12, and takes 2.5 GB: an environment of its own.
+test-mint:
+	$(MAKE) $(MINT)/.mint VENV=$(MINT)
+	OMP_NUM_THREADS=1 $(MINT)/bin/python -m pytest -rs tests/mint
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
@@ -44,12 +51,12 @@ bench-catalogue: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/catalogue/faults.py
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(MINT)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "pytest-ascend needs Python 3.10 or newer: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "the venv module is missing: install python3-venv" >&2; exit 1; }
 
-$(VENV)/.demo $(VENV)/.test $(VENV)/.lint: $(VENV)/.%: pyproject.toml | $(BIN)/python
+$(VENV)/.demo $(VENV)/.test $(VENV)/.lint $(VENV)/.mint: $(VENV)/.%: pyproject.toml | $(BIN)/python
 	$(PIP) install --quiet --editable '.[$*]'
 	touch $@

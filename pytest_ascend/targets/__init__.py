@@ -54,7 +54,8 @@ def parse(spec: str) -> Spec:
         if (soc is None or kind in ("emulated", "mindspore")) and (index is None or kind not in ("auto", "cpu")):
             return Spec(kind, int(index or 0), soc)
     raise ValueError(
-        f"{spec!r} is not a target: give auto, npu, npu:1, emulated, emulated:Ascend910A, cuda, cuda:0, cpu or mindspore"
+        f"{spec!r} is not a target: give auto, npu, npu:1, emulated, emulated:Ascend910A, cuda, cuda:0, cpu or "
+        "mindspore"
     )
 
 

@@ -29,8 +29,18 @@ from pytest_ascend.targets.base import Target, TargetUnavailable
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["MISSING", "MindsporeDied", "MindsporeError", "MindsporeTarget", "NoKernel", "Server", "brief",
-           "installed", "lacks_kernel", "server"]
+__all__ = [
+    "MISSING",
+    "MindsporeDied",
+    "MindsporeError",
+    "MindsporeTarget",
+    "NoKernel",
+    "Server",
+    "brief",
+    "installed",
+    "lacks_kernel",
+    "server",
+]
 
 MISSING = (
     "MindSpore is not installed: pip install 'pytest-ascend[mindspore]' in an environment of its own "
@@ -183,7 +193,7 @@ def brief(text: str) -> str:
             break
         if part and not part.removeprefix("- ").startswith(_HEADINGS):
             said.append(part)
-    return "\n".join(said)
+    return "\n".join(said) or next((line for line in text.splitlines() if line.strip(" -")), "no message")
 
 
 def lacks_kernel(text: str) -> bool:

@@ -25,6 +25,7 @@ sys.path[:] = [path for path in sys.path if path != os.path.dirname(os.path.absp
 import inspect  # noqa: E402
 import traceback  # noqa: E402
 from multiprocessing.connection import Connection  # noqa: E402
+from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
 
@@ -41,10 +42,10 @@ class Server:
         index: which device of that kind.
     """
 
-    def __init__(self, device, index):
+    def __init__(self, device: str, index: int) -> None:
         import mindspore
 
-        self.ms = mindspore
+        self.ms: Any = mindspore
         self.device = device or ("Ascend" if _has_ascend(mindspore) else "CPU")
         self.index = index
         if self.device == "CPU":
@@ -53,13 +54,13 @@ class Server:
             mindspore.set_device(self.device, index)
         mindspore.set_context(mode=mindspore.PYNATIVE_MODE, pynative_synchronize=True)
 
-    def hello(self):
+    def hello(self, request: dict[str, Any]) -> dict[str, Any]:
         """What runs here."""
         return {"mindspore": self.ms.__version__, "device": self.device, "index": self.index}
 
     # -- values ---------------------------------------------------------------------------------------------------
 
-    def tensor(self, packed):
+    def tensor(self, packed: dict[str, Any]) -> Any:
         """A tensor of MindSpore's with memory of its own."""
         ms, dtype, data = self.ms, packed["dtype"], packed["data"]
         made = ms.Tensor(np.array(data, copy=True, order="C"))
@@ -71,7 +72,7 @@ class Server:
             made = AsStrided()(made, *packed["view"])
         return made
 
-    def array(self, tensor):
+    def array(self, tensor: Any) -> dict[str, Any]:
         """The values of a tensor, and the name of its dtype."""
         ms = self.ms
         dtype = str(tensor.dtype).removeprefix("mindspore.").lower().rstrip("_")
@@ -79,7 +80,7 @@ class Server:
             tensor = tensor.astype(ms.float32)
         return {"dtype": dtype, "data": np.array(tensor.asnumpy(), copy=True), "view": None}
 
-    def value(self, packed, tensors):
+    def value(self, packed: tuple[str, Any], tensors: list[Any]) -> Any:
         """An argument."""
         tag, body = packed
         if tag == "tensor":
@@ -93,7 +94,7 @@ class Server:
             return {key: self.value(item, tensors) for key, item in body.items()}
         return slice(*body) if tag == "slice" else body
 
-    def packed(self, value, found):
+    def packed(self, value: Any, found: list[Any]) -> tuple[str, Any]:
         """A result; its tensors are appended to ``found``."""
         if isinstance(value, self.ms.Tensor):
             found.append(value)
@@ -111,7 +112,7 @@ class Server:
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
-    def function(self, name):
+    def function(self, name: str) -> Any:
         """``mindspore.mint.nn.functional.softmax``, or a method of Tensor."""
         found = self.ms
         for part in name.split(".")[1:]:
@@ -120,29 +121,29 @@ class Server:
             raise Refused(f"MindSpore {self.ms.__version__} has no {name}")
         return found
 
-    def call(self, request):
+    def call(self, request: dict[str, Any]) -> dict[str, Any]:
         """Call a function; with ``starts``, its gradients instead of its result."""
         self.ms.set_seed(request["seed"])
         self.ms.manual_seed(request["seed"])
         tensors = [self.tensor(packed) for packed in request["tensors"]]
         before = [self.array(tensor) for tensor in tensors]
         fn = self.function(request["fn"])
-        weights = {}
+        weights: dict[int, Any] = {}
         if request["made"] is not None:
             fn, weights = self.cell(fn, request["made"], tensors)
         if request["starts"] is not None:
             return {"tensors": self.gradients(request, fn, tensors, weights)}
         args, kwargs = self.value(request["args"], tensors), self.value(request["kwargs"], tensors)
-        found = []
+        found: list[Any] = []
         output = self.packed(fn(*args, **kwargs), found)
-        answer = {"output": output, "tensors": [self.array(tensor) for tensor in found], "changed": {}}
+        changed: dict[int, Any] = {}
         for i, was in enumerate(before):
             now = self.array(weights.get(i, tensors[i]))
             if now["data"].tobytes() != was["data"].tobytes() or now["data"].shape != was["data"].shape:
-                answer["changed"][i] = now
-        return answer
+                changed[i] = now
+        return {"output": output, "tensors": [self.array(tensor) for tensor in found], "changed": changed}
 
-    def cell(self, kind, made, tensors):
+    def cell(self, kind: Any, made: dict[str, Any], tensors: list[Any]) -> tuple[Any, dict[int, Any]]:
         """A module with its parameters, and those by the number of the tensor that they were given as."""
         cell = kind(*self.value(made["args"], tensors), **self.value(made["kwargs"], tensors))
         cell.set_train(made["training"])
@@ -160,16 +161,18 @@ class Server:
                 raise Refused(f"{kind.__name__} has no parameter called {name}")
         return cell, weights
 
-    def gradients(self, request, fn, tensors, weights):
+    def gradients(
+        self, request: dict[str, Any], fn: Any, tensors: list[Any], weights: dict[int, Any]
+    ) -> list[dict[str, Any]]:
         """Gradients of the results that have a start, with respect to the tensors numbered in ``wanted``."""
         starts, wanted = request["starts"], request["wanted"]
         own = [i for i in wanted if i not in weights]
 
-        def forward(*given):
+        def forward(*given: Any) -> Any:
             here = list(tensors)
-            for i, tensor in zip(own, given):
+            for i, tensor in zip(own, given, strict=True):
                 here[i] = tensor
-            found = []
+            found: list[Any] = []
             self.packed(fn(*self.value(request["args"], here), **self.value(request["kwargs"], here)), found)
             chosen = tuple(found[i] for i in starts)
             return chosen if len(chosen) > 1 else chosen[0]
@@ -178,17 +181,14 @@ class Server:
         start = tuple(given) if len(given) > 1 else given[0]
         parameters = [weights[i] for i in wanted if i in weights]
         operation = self.ms.ops.GradOperation(get_all=bool(own), get_by_list=bool(parameters), sens_param=True)
-        if parameters:
-            grad = operation(forward, self.ms.ParameterTuple(parameters))
-        else:
-            grad = operation(forward)
+        grad = operation(forward, self.ms.ParameterTuple(parameters)) if parameters else operation(forward)
         made = grad(*[tensors[i] for i in own], start)
         of_own, of_weights = made if own and parameters else ((made, ()) if own else ((), made))
-        by_number = dict(zip(own, of_own))
-        by_number.update(zip((i for i in wanted if i in weights), of_weights))
+        by_number = dict(zip(own, of_own, strict=True))
+        by_number.update(zip((i for i in wanted if i in weights), of_weights, strict=True))
         return [self.array(by_number[i]) for i in wanted]
 
-    def signatures(self, request):
+    def signatures(self, request: dict[str, Any]) -> dict[str, Any]:
         """Public callables of a module and the names of their parameters, None where they can't be told."""
         found = {}
         home = self.ms
@@ -200,17 +200,17 @@ class Server:
             if name.startswith("_") or inspect.ismodule(value) or not callable(value):
                 continue
             try:
-                kinds = inspect.signature(value).parameters
+                kinds = list(inspect.signature(value).parameters.values())
             except (TypeError, ValueError):
-                kinds = {}
-            names = [p.name for p in kinds.values() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-            loose = not kinds or any(p.kind is p.VAR_KEYWORD for p in kinds.values())
+                kinds = []
+            names = [p.name for p in kinds if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+            loose = not kinds or any(p.kind is p.VAR_KEYWORD for p in kinds)
             is_class = isinstance(value, type)
             found[name] = {"names": None if loose else names, "listed": name in listed, "is_class": is_class}
         return found
 
 
-def _has_ascend(mindspore):
+def _has_ascend(mindspore: Any) -> bool:
     try:
         return bool(mindspore.hal.is_available("Ascend"))
     except Exception:
@@ -220,11 +220,11 @@ def _has_ascend(mindspore):
             return False
 
 
-def main():
+def main() -> None:
     """Answer until the other side goes."""
     descriptor, device, index = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     connection = Connection(descriptor)
-    server = None
+    server: Any = None
     while True:
         try:
             request = connection.recv()
@@ -233,8 +233,8 @@ def main():
         try:
             if server is None:
                 server = Server(device, index)
-            answer = getattr(server, {"hello": "hello", "call": "call", "signatures": "signatures"}[request["do"]])
-            answer = answer() if request["do"] == "hello" else answer(request)
+            does = {"hello": server.hello, "call": server.call, "signatures": server.signatures}
+            answer = does[request["do"]](request)
         except Exception as error:
             text = "".join(traceback.format_exception(type(error), error, error.__traceback__)[-6:])
             kinds = [kind.__name__ for kind in type(error).__mro__]

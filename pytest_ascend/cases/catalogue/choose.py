@@ -155,7 +155,7 @@ def cases(entry: Entry, wish: Wish) -> Iterator[Pending]:
 def chosen(
     entry: Entry, wish: Wish, able: Callable[[Sample], bool] = lambda sample: True
 ) -> Iterator[tuple[str, int, Sample, str]]:
-    """Dtype, number, sample and layout of the cases of one entry that are asked for, out of the samples that will do."""
+    """Dtype, number, sample and layout of the cases that are asked for, out of the samples that will do."""
     for dtype in _dtypes(entry, wish):
         numbered = [(i, s) for i, s in enumerate(entry.samples) if s.group == _group(dtype) and able(s)]
         for number, sample, layout in _picked(numbered, entry, wish, dtype):

@@ -49,7 +49,7 @@ class MintFunction:
     )
 
     @property
-    def __name__(self) -> str:  # noqa: A003
+    def __name__(self) -> str:
         return self.name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -62,7 +62,10 @@ class MintFunction:
             for name, tensor in state.items():
                 numbers[name] = len(tensors)
                 tensors.append(tensor)
-            made = {"args": _pack(tuple(self.made["args"]), tensors), "kwargs": _pack(dict(self.made["kwargs"]), tensors)}
+            made = {
+                "args": _pack(tuple(self.made["args"]), tensors),
+                "kwargs": _pack(dict(self.made["kwargs"]), tensors),
+            }
             request["made"] = {**made, "state": numbers, "training": self.made["training"]}
         if self.convert is not None:
             args, kwargs = self.convert(args, kwargs)
@@ -70,13 +73,13 @@ class MintFunction:
         request["seed"] = torch.initial_seed() % 2**31
         call = _Call(self, request, server(self.device, self.index))
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-            made_tensors = _Node.apply(call, *tensors)
+            made_tensors = _Node.apply(call, *tensors)  # type: ignore[no-untyped-call]
             outputs = list(made_tensors) if isinstance(made_tensors, tuple) else [made_tensors]
         else:
             outputs = call.forward(tensors)
         for i, changed in call.changed.items():
             with torch.no_grad():
-                tensors[i].copy_(changed) if changed.shape == tensors[i].shape else tensors[i].set_(changed)
+                tensors[i].copy_(changed)
         return _unpack(call.output, outputs)
 
 
@@ -220,7 +223,7 @@ class Counterpart:
     made: bool = False
 
     @property
-    def __name__(self) -> str:  # noqa: A003
+    def __name__(self) -> str:
         return str(getattr(self.fn, "__name__", "?"))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

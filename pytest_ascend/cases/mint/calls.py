@@ -29,7 +29,7 @@ def of_function(
         bare = {id(t): t.detach() for t in tensors_of((args, kwargs)) if t.requires_grad}
         args, kwargs = replaced(args, bare), replaced(kwargs, bare)
     reference = Counterpart(counterpart)
-    fn = _function(pair, target, reference.differentiable(args, kwargs))
+    fn = _function(pair, target, reference.differentiable(args, dict(kwargs)))
     return Case(fn, args, kwargs, pair.name), {"target": target, "reference": reference}
 
 

@@ -6,7 +6,6 @@ function's case.
 
 from __future__ import annotations
 
-import fnmatch
 import functools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -93,14 +92,14 @@ def _expressible(pair: Pair, sample: Sample) -> bool:
     """Whether a sample's arguments can be said to mint."""
     if sample.made is not None:
         return pairs.keywords(pair, sample.made["k"]) is not None
+    if pair.in_place and sample.group != "float":  # the result has another dtype than the argument
+        return False
     if len(sample.args) < pairs.LEAST.get(pair.name, 0):
         return False
     return pairs.keywords(pair, sample.kwargs) is not None
 
 
-def _pending(
-    pair: Pair, entry: Entry, dtype: str, number: int, sample: Sample, layout: str, target: str
-) -> Pending:
+def _pending(pair: Pair, entry: Entry, dtype: str, number: int, sample: Sample, layout: str, target: str) -> Pending:
     shown = sample.family or layout if layout == "as_given" else layout
     words = [dtype, shown, str(number), entry.variant]
     return Pending(
@@ -114,9 +113,7 @@ def _pending(
     )
 
 
-def _build(
-    pair: Pair, entry: Entry, dtype: str, number: int, layout: str, target: str
-) -> tuple[Case, dict[str, Any]]:
+def _build(pair: Pair, entry: Entry, dtype: str, number: int, layout: str, target: str) -> tuple[Case, dict[str, Any]]:
     """Make the case. Raises ``CaseUnavailable`` where this torch can't."""
     import torch
 

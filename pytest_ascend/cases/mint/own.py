@@ -36,7 +36,9 @@ _SAMPLES: dict[str, list[Sample]] = {
     "torch.randperm": [Sample([100], {}, "float")],
     "torch.nn.functional.fold": [
         Sample([_t(2, 12, 12)], {"output_size": [4, 5], "kernel_size": [2, 2]}, "float"),
-        Sample([_t(1, 27, 4)], {"output_size": [4, 4], "kernel_size": [3, 3], "stride": [2, 2], "padding": [1, 1]}, "float"),
+        Sample(
+            [_t(1, 27, 4)], {"output_size": [4, 4], "kernel_size": [3, 3], "stride": [2, 2], "padding": [1, 1]}, "float"
+        ),
     ],
     "torch.nn.Flatten": [_module([_t(2, 3, 4)], []), _module([_t(2, 3, 4, 5)], [2, 3])],
     "torch.nn.Fold": [_module([_t(2, 12, 12)], [[4, 5], [2, 2]])],

@@ -44,9 +44,10 @@ WITHOUT: Mapping[str, str] = {
     "mint.empty": "writes no values",
     "mint.empty_like": "writes no values",
     "mint.nn.SyncBatchNorm": "it needs the other processes of a run",
-    "mint.batch_norm_stats": "torch has it for CUDA only, and it is a building block of SyncBatchNorm",
-    "mint.batch_norm_elemt": "torch has it for CUDA only, and it is a building block of SyncBatchNorm",
-    "mint.batch_norm_gather_stats_with_counts": "torch has it for CUDA only, and it is a building block of SyncBatchNorm",
+    **dict.fromkeys(
+        ("mint.batch_norm_stats", "mint.batch_norm_elemt", "mint.batch_norm_gather_stats_with_counts"),
+        "torch has it for CUDA only, and it is a building block of SyncBatchNorm",
+    ),
 }
 _WITHOUT_HOME: Mapping[str, str] = {
     "mint.distributed.": "a collective call needs the other processes of the run",
@@ -132,7 +133,7 @@ def names() -> tuple[str, ...]:
 
 @functools.cache
 def known(name: str) -> Pair | Unpaired | None:
-    """What a public name of mint is paired with; None for a name that mint hasn't or that is no part of its interface."""
+    """What a public name of mint is paired with; None for one that mint hasn't or that is no part of its interface."""
     row = _listed()[1].get(name)
     if row is None:
         return None
