@@ -194,7 +194,7 @@ FAULTS = (
     Fault("add", "torch.add", last_unwritten, from_16_columns_unless_a_multiple),
     Fault("bmm", "torch.bmm", last_unwritten, from_16_columns_unless_a_multiple),
     Fault("_log_softmax", "torch.log_softmax", last_unwritten, from_16_columns_unless_a_multiple),
-    Fault("relu", "torch.relu", last_unwritten, from_16_columns_unless_a_multiple),
+    Fault("relu", "torch.nn.functional.relu", last_unwritten, from_16_columns_unless_a_multiple),
     # always
     Fault("gather", "torch.gather", last_unwritten),
     Fault("abs", "torch.abs", scaled),
