@@ -37,7 +37,7 @@ bench-judgement: $(VENV)/.test
 		--check benchmarks/judgement/baseline.json
 
 catalogue: $(VENV)/.test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --ascend-compare=emulated --ascend-api 'torch.*' \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ascend-compare=emulated --ascend-api 'torch.*' \
 		--ascend-dtypes float32,float16,bfloat16 -n $(JOBS)
 
 bench-catalogue: $(VENV)/.test
