@@ -26,6 +26,12 @@ TARGETS = (
 )
 CHECKPOINTS: dict[str, Any] = {"sample": None, "all": True, "none": ()}
 """Words of ``--ascend-checkpoints`` → value of ``CheckOptions.checkpoints``."""
+DTYPES = (
+    *("float32", "float16", "bfloat16", "float64", "complex64", "complex128"),
+    *("int64", "int32", "int16", "int8", "uint8", "bool"),
+)
+LAYOUTS = ("as_given", "transposed", "sliced", "expanded", "channels_last", "scalar", "empty")
+MODES = ("eager", "compile")
 
 
 def target(value: str) -> str:
@@ -96,6 +102,42 @@ def numbers(value: str) -> frozenset[int]:
 def listed(value: str) -> str:
     """A list of numbers, as it is. Raises ``argparse.ArgumentTypeError`` naming the value."""
     numbers(value)
+    return value
+
+
+def words(value: str) -> tuple[str, ...]:
+    """Words separated by commas, each once."""
+    return tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+
+
+def dtypes(value: str) -> str:
+    """Names of dtypes, as they are. Raises ``argparse.ArgumentTypeError`` naming one that is none."""
+    return _some_of(value, DTYPES, "dtype")
+
+
+def layouts(value: str) -> str:
+    """Names of layouts, as they are. Raises ``argparse.ArgumentTypeError`` naming one that is none."""
+    return _some_of(value, LAYOUTS, "layout")
+
+
+def modes(value: str) -> str:
+    """``eager``, ``compile`` or both, as it is. Raises ``argparse.ArgumentTypeError`` naming another."""
+    return _some_of(value, MODES, "mode")
+
+
+def samples(value: str) -> int:
+    """How many samples, 1 or more. Raises ``argparse.ArgumentTypeError`` naming the value."""
+    if not re.fullmatch(r"\d{1,4}", value.strip()) or not int(value):
+        raise argparse.ArgumentTypeError(f"{value!r} is no number of samples: give a whole number from 1 on, such as 3")
+    return int(value)
+
+
+def _some_of(value: str, known: tuple[str, ...], what: str) -> str:
+    given = words(value)
+    strange = [word for word in given if word not in known]
+    if strange or not given:
+        name = strange[0] if strange else value
+        raise argparse.ArgumentTypeError(f"{name!r} is no {what}: give some of {', '.join(known)}, separated by commas")
     return value
 
 
@@ -211,6 +253,39 @@ OPTIONS: tuple[Option, ...] = (
         parse=api,
     ),
     Option(
+        "dtypes",
+        "Dtypes that --ascend-api takes, separated by commas. Without it: float32,float16,bfloat16, and one other for "
+        "an API that has none of these",
+        metavar="LIST",
+        parse=dtypes,
+    ),
+    Option(
+        "layouts",
+        f"Memory layouts of the arguments that --ascend-api takes, separated by commas, out of {', '.join(LAYOUTS)} "
+        "(no dimension, no element). Without it: all, each where an argument can take it",
+        metavar="LIST",
+        parse=layouts,
+    ),
+    Option(
+        "samples",
+        "How many of torch's own samples --ascend-api takes for each API and dtype (3 without it), beside those made "
+        "for sizes, special values and layouts",
+        metavar="N",
+        parse=samples,
+    ),
+    Option(
+        "modes",
+        "How --ascend-api runs each sample: eager (without it), compile (under torch.compile as well, both held "
+        "against the same reference), or eager,compile",
+        metavar="LIST",
+        parse=modes,
+    ),
+    Option(
+        "live",
+        "Take the cases of --ascend-api from the test samples of the installed torch, rather than from the list "
+        "that ships with pytest-ascend",
+    ),
+    Option(
         "no-fold",
         "Run every call of a dump, also those with the same API, structure, shapes and dtypes as an earlier one",
     ),
@@ -245,6 +320,9 @@ class Settings:
         checkpoints: a key of :data:`CHECKPOINTS`.
         strict: noted verdicts fail too.
         api: names and globs of APIs to compare without a test file.
+        dtypes, layouts, modes: words separated by commas, as :func:`words` reads them.
+        samples: of torch's own, for each API and dtype.
+        live: cases from the installed torch's samples.
         no_fold: run every recorded call, also those like an earlier one.
         step, rank: which of the dumps in a folder, as :func:`numbers` reads it.
         json: where the results file goes.
@@ -257,6 +335,11 @@ class Settings:
     checkpoints: str | None = None
     strict: bool | None = None
     api: str | None = None
+    dtypes: str | None = None
+    layouts: str | None = None
+    samples: int | None = None
+    modes: str | None = None
+    live: bool | None = None
     no_fold: bool | None = None
     step: str | None = None
     rank: str | None = None

@@ -4,9 +4,10 @@
 ``close``   the per-dtype table of ``torch.testing.assert_close`` (torch/testing/_comparison.py), against the golden.
 ``cosine``  cosine similarity and largest absolute error, with two levels: a warning below 0.999 or above 1e-2, a
             failure below 0.99 or above 1e-1. Blind by construction to errors that are small in absolute terms.
-``auto``    the table first; what is outside it is right all the same where the target is about as far from the golden
-            as the CPU is in the same dtype (:func:`_as_good_as`). What single functions compute in 16 bits must keep
-            to the error budget as well (``budget``), which needs reruns and so is asked by a check only.
+``auto``    the error budget (``budget``) where a check can ask it: it needs reruns of the golden. For results without
+            a case, for models and for float64: the table first, its absolute tolerance times the size of the data; what
+            is outside it is right all the same where the target is about as far from the golden as the CPU is in the
+            same dtype (:func:`_as_good_as`).
 ``binary``  equal bit for bit, the signs of zeros included: Ascend's binary consistency, an error rate of 0 (msprobe's
             accuracy checker; abs, gather, relu, reshape, sort, topk, ...). Any NaN is as good as another.
 The other names are Ascend's acceptance standards with a table per dtype: see ``ascend_standards``.

@@ -14,7 +14,7 @@ have nothing rounded before them, so for them only intermediates change.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -172,12 +172,8 @@ class Yardsticks:
         return {path: known[path] for path in paths if path in known}
 
     def _stored(self) -> torch.dtype | None:
-        """What intermediates are stored in: the narrowest floating dtype that comes out of the benchmark."""
-        found = [
-            value.dtype.to_real() if value.is_complex() else value.dtype
-            for value in (*leaves(self.reference.own).values(), *self.case.tensors)
-            if value.is_floating_point() or value.is_complex()
-        ]
+        """What intermediates are stored in: the narrowest floating dtype that comes out, or goes in where none does."""
+        found = _floating(leaves(self.reference.own).values()) or _floating(self.case.tensors)
         known = [dtype for dtype in found if dtype in _ROUNDOFF]
         return max(known, key=_ROUNDOFF.__getitem__, default=None)
 
@@ -218,6 +214,14 @@ class Yardsticks:
                     self._once = leaves(run(self.case, CpuTarget(), self.setting, floating=torch.float32, fn=counted))
                     self._composed = kernels.count > 1
         return self._once
+
+
+def _floating(values: Iterable[torch.Tensor]) -> list[torch.dtype]:
+    return [
+        value.dtype.to_real() if value.is_complex() else value.dtype
+        for value in values
+        if value.is_floating_point() or value.is_complex()
+    ]
 
 
 _MOVES = frozenset(

@@ -132,12 +132,14 @@ def test_worse_figures_fail_and_equal_ones_dont(measure: ModuleType, tmp_path: P
     assert json.loads(baseline.read_text())["dtypes"]["float32"]["kinds"]["rolled"][:2] == [20, 0]
     assert tallies.worse(baseline, settings, {"float32": tally.summary()}) == []
     tally.missed["auto"]["rolled"] += 1
+    assert tallies.worse(baseline, settings, {"float32": tally.summary()}) == []  # another processor may do that
+    tally.missed["auto"]["rolled"] += 2
     said = tallies.worse(baseline, settings, {"float32": tally.summary()})
     assert len(said) == 2
-    assert "1 of 20 faults 'rolled' are missed, 0 in the baseline" in said[1]
-    tally.missed["auto"]["rolled"] -= 1
-    tally.alarmed["auto"]["emulator"] += 1
-    assert "1 false alarms of 20" in tallies.worse(baseline, settings, {"float32": tally.summary()})[0]
+    assert "3 of 20 faults 'rolled' are missed, 0 in the baseline" in said[1]
+    tally.missed["auto"]["rolled"] -= 3
+    tally.alarmed["auto"]["emulator"] += 3
+    assert "3 false alarms of 20" in tallies.worse(baseline, settings, {"float32": tally.summary()})[0]
     tally.planted["rolled"] = 10
     assert any("could be planted" in line for line in tallies.worse(baseline, settings, {"float32": tally.summary()}))
     assert "nothing can be compared" in tallies.worse(baseline, {"seed": 1}, {"float32": tally.summary()})[0]

@@ -77,8 +77,8 @@ def retry(kernel: Any, error: Exception, call: Callable[..., Any], args: list[An
         except (RuntimeError, NotImplementedError, ValueError, IndexError, TypeError):
             continue
         narrow = _narrow(seen, mapping)
-        for position in {i for i in kernel.alias if i is not None}:
-            if args[position] is not wide_args[position]:
+        for position in kernel.written:  # also what no result aliases: the noise of rrelu
+            if position < len(args) and args[position] is not wide_args[position]:
                 args[position].copy_(wide_args[position])
         if outs:
             for name, out in outs.items():

@@ -67,6 +67,7 @@ class Kernel:
         "seeded",
         "takes_device",
         "tensor_slots",
+        "written",
     )
 
     def __init__(self, op: torch._ops.OpOverload) -> None:
@@ -88,6 +89,7 @@ class Kernel:
             for i, a in enumerate(arguments)
             if a.alias_info is not None and a.alias_info.is_write and not a.is_out and a.alias_info.before_set
         }
+        self.written = frozenset(writes.values())
         self.alias: tuple[int | None, ...] = tuple(
             writes.get(next(iter(r.alias_info.before_set), ""))
             if r.alias_info is not None and r.alias_info.is_write

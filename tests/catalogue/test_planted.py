@@ -1,0 +1,49 @@
+"""Faults planted in single operators are noticed by the cases of their APIs; the benchmark plants all of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ascend.cases.catalogue.caselist import load
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "catalogue" / "faults.py"
+CHOSEN = ("exp", "_softmax", "upsample_nearest2d", "floor", "tanh", "native_layer_norm", "sqrt", "add", "gather")
+
+
+@pytest.fixture(scope="module")
+def faults() -> Any:
+    spec = importlib.util.spec_from_file_location("catalogue_faults", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["catalogue_faults"] = module
+    try:
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        del sys.modules["catalogue_faults"]
+
+
+@pytest.fixture(scope="module")
+def listed() -> Any:
+    return load()
+
+
+def test_forty_operators_and_twenty_conditions(faults) -> None:
+    assert len({fault.op for fault in faults.FAULTS}) >= 40
+    assert sum(fault.only is not None for fault in faults.FAULTS) >= 20
+
+
+@pytest.mark.parametrize("op", CHOSEN)
+def test_a_planted_fault_is_found(faults, listed, op: str) -> None:
+    (fault,) = (one for one in faults.FAULTS if one.op == op)
+    assert faults.found(fault, listed) is not None
+
+
+def test_without_a_fault_nothing_fails(faults, listed) -> None:
+    assert [by for api in ("torch.exp", "torch.gather") if (by := faults.first_failure(api, listed))] == []
