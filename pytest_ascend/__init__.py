@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_ascend import dumps as dumps
+    from pytest_ascend.cases.references import register_reference as register_reference
     from pytest_ascend.check import check as check
     from pytest_ascend.judge.compare import compare as compare
     from pytest_ascend.judge.verdict import CheckResult as CheckResult
@@ -30,10 +31,21 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "CheckResult": ("pytest_ascend.judge.verdict", "CheckResult"),
     "Verdict": ("pytest_ascend.judge.verdict", "Verdict"),
     "dumps": ("pytest_ascend.dumps", None),
+    "register_reference": ("pytest_ascend.cases.references", "register_reference"),
     "emulator": ("pytest_ascend.targets.emulator", None),
 }
 
-__all__ = ["CheckOptions", "CheckResult", "Verdict", "__version__", "check", "compare", "dumps", "emulator"]
+__all__ = [
+    "CheckOptions",
+    "CheckResult",
+    "Verdict",
+    "__version__",
+    "check",
+    "compare",
+    "dumps",
+    "emulator",
+    "register_reference",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from pytest_ascend.cases import references
 from pytest_ascend.cases.case import Case
 from pytest_ascend.cases.layouts import relay_all
 from pytest_ascend.judge.standards import Criterion
@@ -60,8 +61,13 @@ def check(fn: Callable[..., Any], /, *args: Any, options: Any = None, **kwargs: 
 
 
 def check_case(case: Case, options: CheckOptions) -> CheckResult:
-    """:func:`check` of a case that was put together before, whatever its arguments are called."""
+    """:func:`check` of a case that was put together before, whatever its arguments are called.
+
+    An operator that a reference is registered for is judged by that one, unless the options name another.
+    """
     __tracebackhide__ = True
+    if options.reference is None and (found := references.of_case(case)) is not None:
+        options = options.replace(reference=found)
     target = resolve(options.target)
     with keep_rng(target), on_cpu() as default_device:
         return _Check(case, target, options, default_device).result()
@@ -195,7 +201,8 @@ class _Check:
         whose = "the reference" if self.options.reference is not None else self.case.api
         note = f"pytest-ascend: {whose} raised this on the CPU, so there is nothing to compare with"
         if self.options.reference is None and isinstance(error, (NotImplementedError, AttributeError)):
-            note += "; if it only runs on the NPU, give reference= a callable that computes the same on the CPU"
+            note += "; if it only runs on the NPU, give reference= a callable that computes the same on the CPU, or "
+            note += "register one for all its tests: pytest_ascend.register_reference"
         if sys.version_info >= (3, 11):
             error.add_note(note)
         return error
@@ -250,6 +257,8 @@ class _Check:
         environment = {**self.target.describe(initialised=True), "seed": self.setting.seed}
         if self.setting.autocast is not None:
             environment["autocast"] = str(self.setting.autocast).removeprefix("torch.")
+        if self.options.reference is not None:
+            environment["reference"] = references.name_of(self.options.reference)
         return {
             "api": self.case.api,
             "dtype": self.case.dtype,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_ascend.targets.base import Target
 
 Record = dict[str, Any]  # CheckResult.to_dict() with "nodeid", "outcome" and "seed"; plain JSON, so it survives xdist
+_OF_THE_CASE = ("seed", "autocast", "reference")  # beside the environment, which is the whole run's
 _RECORDS = pytest.StashKey[list[Record]]()
 
 
@@ -105,7 +106,7 @@ class AscendSession:
     def record(self, item: pytest.Item, result: CheckResult, seed: int | None) -> Record:
         """Keep a result of an item until its report is made, and put its gist among the JUnit properties."""
         environment = dict(result.environment)
-        of_the_case: Record = {name: environment.pop(name) for name in ("seed", "autocast") if name in environment}
+        of_the_case: Record = {name: environment.pop(name) for name in _OF_THE_CASE if name in environment}
         self.environment = environment or self.environment  # a case that could not run has none
         record: Record = {"nodeid": item.nodeid, **result.to_dict(), "seed": seed, **of_the_case}
         record.update(getattr(item, "detail", {}))

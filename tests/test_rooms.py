@@ -98,7 +98,7 @@ def loaded_by(code: str) -> set[str]:
 @pytest.mark.parametrize(
     "module",
     ["", ".plugin", ".settings", ".session", ".fixtures", ".options", ".cli", ".targets", ".report.terminal",
-     ".report.results_json", ".judge.verdict", ".collect", ".cases.pending"],
+     ".report.results_json", ".judge.verdict", ".collect", ".cases.pending", ".cases.references"],
 )  # fmt: skip
 def test_loading_is_light(module: str) -> None:
     assert not loaded_by(f"import pytest_ascend{module}") & HEAVY

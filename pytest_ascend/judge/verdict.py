@@ -450,6 +450,8 @@ class CheckResult:
                 yield f"  {'worst:' if i == 0 else '':<10} {element}"
             yield from self._others(worst)
         yield from self._table()
+        if reference := self.environment.get("reference"):
+            yield f"  judged by: {reference}"
         for note in self.notes:
             yield f"  note:      {note}"
         if self.reproducer and self.verdict is not Verdict.PASS:

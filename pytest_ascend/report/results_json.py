@@ -70,6 +70,7 @@ SCHEMA: dict[str, Any] = {
                     "description": "What it did to its test; expected: a failing verdict that the test asked for.",
                 },
                 "seed": {"type": ["integer", "null"]},
+                "reference": {"type": "string", "description": "What stood in for the operator on the CPU."},
                 "source": {"type": "string", "description": "File and place of a case that no test file holds."},
                 "count": {"type": "integer", "minimum": 1, "description": "How many recorded calls it stands for."},
                 "metrics": {
