@@ -358,7 +358,7 @@ def _is_quick(entry: Entry, sample: Sample) -> bool:
             start = time.process_time()
             for result in tensors_of(fn(*replaced(args, wide), **replaced(kwargs, wide))):
                 if result.requires_grad:
-                    result.sum().backward(retain_graph=True)
+                    torch.autograd.backward(result.sum(), retain_graph=True)
             if time.process_time() - start > 8 * _QUICK:
                 return False
         except Exception:
