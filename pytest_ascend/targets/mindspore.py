@@ -9,6 +9,7 @@ the CPU: arguments and results are torch's tensors on the CPU, and what goes to 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import importlib.util
 import os
@@ -135,7 +136,8 @@ class Server:
             connection.close()
         if process is not None and self._owner == os.getpid():
             process.kill()
-            process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in its driver: it ends when that lets it go
+                process.wait(10)
         if log is not None:
             log.close()
 
