@@ -51,12 +51,19 @@ class Comparison:
     def check(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> CheckResult:
         """Check and record, whatever the verdict: for tests that assert on the result themselves."""
         __tracebackhide__ = True
-        result = self.judge(self._case(fn, args, kwargs))  # the callable may have an argument called `options`
+        result = self._judged(self._case(fn, args, kwargs))  # the callable may have an argument called `options`
         self._session.record(self._item, result, self._check_options().seed)
         return result
 
     def judge(self, case: Case) -> CheckResult:
-        """The result of a case that was put together before; nothing is recorded."""
+        """The result of a case that was put together before, with a file that fails alone; nothing is recorded."""
+        __tracebackhide__ = True
+        result = self._judged(case)
+        if result.verdict.outcome == "failed":
+            result = self._session.with_script(self._item, case, self._check_options(), result)
+        return result
+
+    def _judged(self, case: Case) -> CheckResult:
         __tracebackhide__ = True
         from pytest_ascend.check import check_case
 

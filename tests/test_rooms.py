@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parent.parent / "pytest_ascend"
 FLOORS = (
     {"options", "judge", "dumps"},
     {"targets", "observe", "cases"},
-    {"check", "perf", "health"},
+    {"check", "reproduce", "perf", "health"},
     {"settings", "session", "marks", "comparison", "fixtures", "collect", "run", "report"},
     {"plugin", "cli"},
 )
