@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 JOBS   ?= 2
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint bench bench-judgement catalogue bench-catalogue clean help
+.PHONY: demo test lint bench bench-judgement catalogue bench-catalogue fuzz clean help
 
 help:
 	@echo "make demo   run the examples on the emulated NPU and print the report"
@@ -14,6 +14,7 @@ help:
 	@echo "make lint   ruff and mypy --strict"
 	@echo "make bench  print the speed of the emulated device, the comparison and the plugin"
 	@echo "make bench-judgement  print how often each criterion blames right results and lets planted faults pass"
+	@echo "make fuzz   read 5,000 broken and hostile dumps"
 	@echo "make catalogue  compare all of torch's APIs on the emulated NPU"
 	@echo "make bench-catalogue  plant faults in 40 operators and see that the catalogue finds them"
 	@echo "PYTHON=$(PYTHON) makes the environment in $(VENV)"
@@ -35,6 +36,9 @@ bench: $(VENV)/.test
 bench-judgement: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/judgement/measure.py --jobs $(JOBS) --json judgement.json \
 		--check benchmarks/judgement/baseline.json
+
+fuzz: $(VENV)/.test
+	OMP_NUM_THREADS=1 ASCEND_FUZZ=5000 $(BIN)/python -m pytest tests/dumps/test_fuzz.py
 
 catalogue: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --ascend-compare=emulated --ascend-api 'torch.*' \

@@ -137,6 +137,8 @@ class Call:
 
     def build(self) -> tuple[Case, dict[str, Any]]:
         """The case with its inputs. Raises ``CaseUnavailable``."""
+        import torch
+
         from pytest_ascend.cases.case import Case
 
         self._fits_into_memory()
@@ -144,9 +146,13 @@ class Call:
         try:
             make = _Make(self.dump, self.forward.name, self.backward, self.changes_its_arguments)
             args, kwargs = self.arguments(make)
-            starts = tuple(_Make(self.dump, self.entry.name).value(self.entry.grads, "input")) if self.backward else ()
+            make = _Make(self.dump, self.entry.name)
+            grads = [make(one, f"input[{i}]") for i, one in enumerate(self.entry.grads)] if self.backward else []
         except DumpError as error:
             raise CaseUnavailable(str(error)) from None
+        except MemoryError:
+            raise CaseUnavailable(f"{short(self.entry.name)} needs more memory than there is") from None
+        starts = tuple(one if isinstance(one, torch.Tensor) else None for one in grads)
         case = Case(fn, args, kwargs, self.api, starts, None if self.generated or self.backward else self._remark)
         return case, {"backward": self.backward, "seed": SEED, **_reference(self.api)}
 
@@ -180,7 +186,8 @@ class Call:
 
     def _fits_into_memory(self) -> None:
         """Refuse a case that this machine can't hold, before anything is made."""
-        specs = tensors([list(self.forward.args), dict(self.forward.kwargs), list(self.forward.output)])
+        held = self.forward.args, self.forward.output, self.entry.grads
+        specs = tensors([*map(list, held), dict(self.forward.kwargs)])
         needed = sum(spec.numel for spec in specs) * 24  # a golden in float64, and copies on both sides
         free = _free_memory()
         if free is not None and needed > free:

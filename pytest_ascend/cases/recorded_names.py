@@ -6,6 +6,7 @@ torch happens to import, or a private attribute are no operators, whatever a fil
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Callable
 from typing import Any
@@ -127,7 +128,7 @@ def _of_torch_npu(api: str) -> Callable[..., Any]:
     except Exception as error:
         raise CaseUnavailable(f"torch_npu.{api} needs torch_npu, which can't be imported: {error}") from None
     found = getattr(module, api, None)
-    if not callable(found) or isinstance(found, (type, types.ModuleType)) or not api.startswith(("npu_", "_npu_")):
+    if not callable(found) or isinstance(found, (type, types.ModuleType)) or not re.match("_?npu_|fast_gelu$", api):
         raise CaseUnavailable(f"torch_npu has no operator {api}")
     return found  # type: ignore[no-any-return]
 

@@ -128,7 +128,7 @@ def _other(kind: str, value: Mapping[str, Any], place: str) -> Any:
     if kind in _PLAIN:
         if not isinstance(held, _PLAIN[kind]) or (kind != "bool" and isinstance(held, bool)):
             raise NotADump(f"{place}: the {kind} has the value {short(repr(held))}")
-        return float(held) if kind == "float" and isinstance(held, int) else held
+        return float(_as_float(held)) if kind == "float" and isinstance(held, int) else held
     if kind == "NoneType":
         return None
     if kind == "slice":
@@ -187,7 +187,7 @@ def _as_float(number: float) -> float:
     if isinstance(number, bool):
         return float(number)
     if isinstance(number, int):
-        return number if abs(number) < 1 << 64 else math.copysign(math.inf, number)
+        return number if abs(number) < 1 << 64 else math.inf if number > 0 else -math.inf
     return number
 
 

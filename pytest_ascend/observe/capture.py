@@ -372,12 +372,30 @@ def _backward(
             return
         starts = starts or [_start(result, setting.start + i) for i, result in enumerate(results)]
         capture.starts = tuple(start.to("cpu") for start in starts)
+        anchor = _Anchor.apply(starts, *results)  # type: ignore[no-untyped-call]
         with mode:
-            torch.autograd.backward(results, starts)
+            anchor.backward()
     for entry in leaves:
         gradient = entry.leaf.grad if entry.leaf is not None else None
         name = entry.path.removeprefix("module.") if built.module is not None else entry.path
         capture.gradients[f"grad({name})"] = None if gradient is None else snapshot(_dense(gradient))
+
+
+class _Anchor(torch.autograd.Function):
+    """A number whose backward pass hands given gradients to the tensors it hangs on.
+
+    ``torch.autograd.backward(tensors, gradients)`` does the same, and imports sympy to compare their shapes: a third of
+    a second in a process that needs it for nothing else.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, starts: list[torch.Tensor], *results: torch.Tensor) -> torch.Tensor:
+        ctx.starts = starts
+        return torch.zeros((), device="cpu")
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        return (None, *ctx.starts)
 
 
 def _differentiable(live: Any) -> list[torch.Tensor]:

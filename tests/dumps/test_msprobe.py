@@ -84,6 +84,7 @@ def test_every_dtype_is_read_back(recorder, dtype) -> None:
         ({"type": "bool", "value": True}, True),
         ({"type": "float", "value": 2}, 2.0),
         ({"type": "float", "value": -math.inf}, -math.inf),
+        ({"type": "float", "value": 10**400}, math.inf),
         ({"type": "str", "value": "ij->ji"}, "ij->ji"),
         ({"type": "slice", "value": [None, 3, -1]}, slice(None, 3, -1)),
         ({"type": "ellipsis", "value": "..."}, ...),

@@ -255,6 +255,17 @@ def test_a_broken_tensor_is_the_error_of_its_call(recorder, replay) -> None:
     )
 
 
+def test_a_call_that_does_not_fit_into_memory_is_an_error_of_its_own(recorder, replay) -> None:
+    record = recorder(task="statistics")
+    record("Torch.relu", torch.relu, torch.ones(2, requires_grad=True))
+    record("Torch.exp", torch.exp, torch.ones(2))
+    record.data["Torch.relu.0.backward"]["input"][0]["shape"] = [1 << 41]
+    record.write()
+    result = replay()
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines(["*Torch.relu.0.backward needs about * GiB of memory, and * are free"])
+
+
 def test_layers_alone_and_single_saves_have_nothing_to_run(recorder, replay, tmp_path) -> None:
     record = recorder(level="L0")
     record.data["Module.fc.Linear.forward.0"] = {"input_args": [], "input_kwargs": {}, "output": []}
