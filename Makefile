@@ -41,7 +41,7 @@ fuzz: $(VENV)/.test
 	OMP_NUM_THREADS=1 ASCEND_FUZZ=5000 $(BIN)/python -m pytest tests/dumps/test_fuzz.py
 
 catalogue: $(VENV)/.test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --ascend-compare=emulated --ascend-api 'torch.*' \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ascend-compare=emulated --ascend-api 'torch.*' \
 		--ascend-dtypes float32,float16,bfloat16 -n $(JOBS)
 
 bench-catalogue: $(VENV)/.test

@@ -165,11 +165,7 @@ class Bench:
         assert self.peer is not None
         command = [str(Path(self.peer).parent / "msprobe"), "acc_check", "-api_info", str(folder / "dump.json")]
         environment = {**self.environment, "PYTHONPATH": str(self.scratch / "shim")}
-        start = time.perf_counter()
-        done = subprocess.run(
-            [*command, "-o", str(out)], cwd=self.scratch, env=environment, capture_output=True, text=True
-        )
-        seconds = time.perf_counter() - start
+        done, seconds = timed([*command, "-o", str(out)], self.scratch, environment)
         found = sorted(out.glob("accuracy_checking_result_*.csv")) if out.exists() else []
         if not found:
             sys.exit(f"msprobe wrote no result:\n{done.stdout}{done.stderr}")

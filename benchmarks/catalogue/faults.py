@@ -173,7 +173,7 @@ FAULTS = (
     Fault("exp", "torch.exp", rows_swapped, transposed),
     Fault("mm", "torch.mm", rows_swapped, transposed),
     Fault("cumsum", "torch.cumsum", rows_swapped, with_gaps_between_rows),
-    Fault("gelu", "torch.nn.functional.gelu", scaled, with_gaps_between_rows),
+    Fault("silu", "torch.nn.functional.silu", scaled, with_gaps_between_rows),
     Fault("mul", "torch.mul", rows_swapped, with_stride_0),
     Fault("amax", "torch.amax", scaled, with_stride_0),
     Fault("_adaptive_avg_pool2d", "torch.nn.functional.adaptive_avg_pool2d", rows_swapped, channels_last),
@@ -194,7 +194,7 @@ FAULTS = (
     Fault("add", "torch.add", last_unwritten, from_16_columns_unless_a_multiple),
     Fault("bmm", "torch.bmm", last_unwritten, from_16_columns_unless_a_multiple),
     Fault("_log_softmax", "torch.log_softmax", last_unwritten, from_16_columns_unless_a_multiple),
-    Fault("relu", "torch.relu", last_unwritten, from_16_columns_unless_a_multiple),
+    Fault("relu", "torch.nn.functional.relu", last_unwritten, from_16_columns_unless_a_multiple),
     # always
     Fault("gather", "torch.gather", last_unwritten),
     Fault("abs", "torch.abs", scaled),

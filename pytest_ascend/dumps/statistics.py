@@ -82,18 +82,21 @@ def _with_ends(values: np.ndarray[Any, Any], low: Any, high: Any, rng: np.random
 
 def _floats(spec: TensorSpec, n: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:
     """Real numbers with the recorded statistics, in float64."""
-    known = [spec.max, spec.min, spec.mean, spec.norm]
-    if any(number is None for number in (spec.max, spec.min)):
+    if spec.min is None or spec.max is None:
         return rng.standard_normal(n)
-    if not all(number is None or math.isfinite(number) for number in known):
+    if not (math.isfinite(spec.min) and math.isfinite(spec.max)):
         return _non_finite(spec, n, rng)
-    low, high = float(spec.min or 0.0), float(spec.max or 0.0)
+    low, high = float(spec.min), float(spec.max)
     if n == 1 or low >= high:
         return np.full(n, high)
     if n == 2:
         return np.array([low, high])
-    mean = float(spec.mean) if spec.mean is not None else None
-    square = float(spec.norm) ** 2 if spec.norm is not None else None
+    # In units of the largest, a power of two, squares neither overflow nor vanish.
+    unit = math.frexp(max(abs(low), abs(high)))[1]
+    low, high = math.ldexp(low, -unit), math.ldexp(high, -unit)
+    mean = _in_units(spec.mean, unit)
+    norm = _in_units(spec.norm, unit)
+    square = norm * norm if norm is not None else None
     # What is left for the other elements once both ends have their place.
     rest = n - 2
     centre = (low + high) / 2 if mean is None else (mean * n - low - high) / rest
@@ -105,7 +108,15 @@ def _floats(spec: TensorSpec, n: int, rng: np.random.Generator) -> np.ndarray[An
     for place in (0, 1):
         other = int(rng.integers(n))
         values[place], values[other] = values[other], values[place]
-    return values
+    return np.ldexp(values, unit)
+
+
+def _in_units(number: float | None, unit: int) -> float | None:
+    """A statistic in units of ``2**unit``; None for one that no values of that size can have."""
+    if number is None or not math.isfinite(number):  # a norm may be too large where no value is
+        return None
+    mantissa, exponent = math.frexp(number)
+    return math.ldexp(mantissa, exponent - unit) if exponent - unit < 100 else None
 
 
 def _between(

@@ -287,3 +287,14 @@ def test_what_a_widened_kernel_writes_beside_its_result_arrives() -> None:
     slope = x.grad.cpu()
     assert ((slope[:16] >= 0.12) & (slope[:16] <= 0.34)).all()
     assert (slope[17:] == 1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_tanh_form_of_gelu_has_a_gradient_at_the_ends_of_the_range(dtype: torch.dtype) -> None:
+    largest = torch.finfo(dtype).max
+    x = torch.tensor([-largest, -1.0, 0.0, 1.0, largest], dtype=dtype, device="npu").requires_grad_()
+    F.gelu(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad[0].item() == 0
+    assert x.grad[4].item() == 1
+    assert x.grad.isfinite().all()

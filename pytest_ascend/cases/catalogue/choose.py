@@ -174,14 +174,14 @@ def _picked(
             yield from ((i, s, layout) for i, s in shaped[:1])
         elif layout != "as_given":
             able = [(i, s) for i, s in numbered if layout in s.layouts and s.shape_class == "plain"]
-            yield from ((i, s, layout) for i, s in _two(able, own[: wish.samples]))
+            yield from ((i, s, layout) for i, s in _two(able))
 
 
-def _two(able: list[tuple[int, Sample]], first: list[tuple[int, Sample]]) -> list[tuple[int, Sample]]:
-    """A sample of torch's own, and one of a size that a block doesn't divide."""
+def _two(able: list[tuple[int, Sample]]) -> list[tuple[int, Sample]]:
+    """A sample of torch's own and one of another size, with rows and columns where there is one: gaps lie between."""
     own = [one for one in able if not one[1].family]
     sized = [one for one in able if one[1].family == "size"]
-    return [*(own[:1]), *(sized[:1])]
+    return [*own[:1], *sorted(sized, key=lambda one: not one[1].has_rows)[:1]]
 
 
 def _fits(sample: Sample, dtype: str) -> bool:

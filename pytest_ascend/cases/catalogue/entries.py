@@ -73,6 +73,11 @@ class Sample:
         return bool(sizes) and max(sizes) <= 1
 
     @property
+    def has_rows(self) -> bool:
+        """Whether a tensor has more than one row and more than one column."""
+        return any(len(spec["s"]) > 1 and min(spec["s"][-2:]) > 1 for spec in self.tensors())
+
+    @property
     def shape_class(self) -> str:
         """``scalar``: its floating tensors have no dimension; ``empty``: one has no element; else ``plain``."""
         shapes = [spec["s"] for spec in self.tensors()]

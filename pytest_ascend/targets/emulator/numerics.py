@@ -306,6 +306,16 @@ def _gelu(call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> 
     return call(*args, **kwargs)
 
 
+def _gelu_backward(call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """torch's tanh form multiplies 0 by infinity where x³ overflows; the derivative there is 1, or 0 for negative x."""
+    result = _gelu(call, args, kwargs)
+    grad, x = args[0], args[1]
+    if "grad_input" in kwargs or not result.numel() or not bool(result.isnan().any()):
+        return result
+    beyond = result.isnan() & x.isfinite() & grad.isfinite()
+    return torch.where(beyond, torch.where(x > 0, grad, torch.zeros_like(grad)), result)
+
+
 def _fused(call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Several steps in one kernel (x + alpha * y and its kin).
 
@@ -375,7 +385,7 @@ _RULES: dict[Any, Rule] = {
     aten.native_layer_norm: _layer_norm,
     aten.gelu: _gelu,
     aten.gelu_: _gelu,
-    aten.gelu_backward: _gelu,
+    aten.gelu_backward: _gelu_backward,
 }
 
 
