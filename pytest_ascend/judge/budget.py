@@ -47,8 +47,10 @@ SPREAD, SPREAD_FEW, SPREAD_RATIO, SPREAD_CAP = 0.75, 0.75, 2.0, 64.0
 WIDE_LOCAL, WIDE_SPREAD, WIDE_BIAS = 8.0, 2.0, 1.5
 #: The mean likewise, of at least so many different values, and so many standard deviations of a mean away from zero.
 BIAS, BIAS_FEW, BIAS_RATIO, BIAS_LEAST, BIAS_SIGMA = 0.15, 0.6, 2.0, 16, 4.0
-#: What is rounded more than once may lean a little more.
-COMPOSED_BIAS = 0.25
+#: What is rounded more than once may be off and lean a little more.
+COMPOSED_LOCAL, COMPOSED_BIAS = 1.75, 0.25
+#: Roundoffs of float32 and wider that a kernel's own steps may add up to; faults are thousands.
+WIDE_ROUNDOFFS = 8.0
 #: The mean counts of elements whose unit is at most so many times what storing them rounds away.
 STEADY = 8.0
 #: What is so many times over the strict limits at most is MARGINAL.
@@ -90,7 +92,7 @@ class Statistics:
         return cls(local, spread, _bias(errors, golden))
 
     def clearly_better(self, other: Statistics) -> bool:
-        """Whether errors are half as large at most as others, which count for no more than so much, and lean no more."""
+        """Whether errors are half as large at most as others (up to the caps), and lean no more."""
         local, spread = min(other.local, LOCAL_CAP), min(other.spread, SPREAD_CAP)
         return 2 * self.local <= local and 2 * self.spread <= spread and self.bias <= max(BIAS, other.bias)
 
@@ -143,7 +145,7 @@ class Limits:
         local, spread, bias = WIDE_LOCAL, WIDE_SPREAD, WIDE_BIAS
         if narrow:  # a mean of few elements may be far from what it is of many
             few = 1 / math.sqrt(max(1, count))
-            local, spread = LOCAL, SPREAD + SPREAD_FEW * few
+            local, spread = COMPOSED_LOCAL if composed else LOCAL, SPREAD + SPREAD_FEW * few
             bias = (COMPOSED_BIAS if composed else BIAS) + BIAS_FEW * few
         return cls(
             max(local, LOCAL_RATIO * min(best[0], LOCAL_CAP)),
@@ -188,8 +190,11 @@ def weigh(
     golden = _within_range(golden, actual.dtype)
     dtype = dtype_name(actual.dtype)
     known = [benchmark] if once is None else [benchmark, once]
+    least = unit(golden, actual.dtype)
     width = unit(golden, actual.dtype, spread)
-    steady = width <= STEADY * unit(golden, actual.dtype)
+    steady = width <= STEADY * least
+    if actual.dtype.itemsize > 2 and actual.dtype is not torch.complex32:
+        width += (WIDE_ROUNDOFFS - 1) * least
     errors = normalised(golden, actual, width)
     theirs = [Statistics.of(normalised(golden, b, width), golden, steady) for b in known]
     strict = Limits.of(theirs, actual.dtype, actual.numel(), composed=composed)
