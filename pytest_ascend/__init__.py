@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_ascend import dumps as dumps
+    from pytest_ascend import strategies as strategies
     from pytest_ascend.cases.references import register_reference as register_reference
+    from pytest_ascend.cases.strategies import ascend_cases as ascend_cases
     from pytest_ascend.check import check as check
     from pytest_ascend.judge.compare import compare as compare
     from pytest_ascend.judge.verdict import CheckResult as CheckResult
@@ -30,7 +32,9 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "CheckOptions": ("pytest_ascend.options", "CheckOptions"),
     "CheckResult": ("pytest_ascend.judge.verdict", "CheckResult"),
     "Verdict": ("pytest_ascend.judge.verdict", "Verdict"),
+    "ascend_cases": ("pytest_ascend.cases.strategies", "ascend_cases"),
     "dumps": ("pytest_ascend.dumps", None),
+    "strategies": ("pytest_ascend.strategies", None),
     "register_reference": ("pytest_ascend.cases.references", "register_reference"),
     "emulator": ("pytest_ascend.targets.emulator", None),
 }
@@ -40,11 +44,13 @@ __all__ = [
     "CheckResult",
     "Verdict",
     "__version__",
+    "ascend_cases",
     "check",
     "compare",
     "dumps",
     "emulator",
     "register_reference",
+    "strategies",
 ]
 
 

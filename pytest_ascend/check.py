@@ -33,7 +33,7 @@ from pytest_ascend.targets import resolve
 from pytest_ascend.targets.base import Target
 from pytest_ascend.targets.cpu import CpuTarget
 
-__all__ = ["check", "check_case"]
+__all__ = ["check", "check_case", "seed_of_api", "still_fails"]
 
 
 def check(fn: Callable[..., Any], /, *args: Any, options: Any = None, **kwargs: Any) -> CheckResult:
@@ -73,6 +73,20 @@ def check_case(case: Case, options: CheckOptions) -> CheckResult:
         return _Check(case, target, options, default_device).result()
 
 
+def still_fails(case: Case, options: CheckOptions, *, crash: bool = False) -> bool:
+    """Whether a case fails as it stands: quickly, without looking for an explanation, for a search that asks often.
+
+    ``crash``: whether it is an exception of the target's that is looked for. The sign of a zero alone is no failure
+    here: a search that takes it for one ends there, whatever it began with.
+
+    Raises:
+        RunFailed: the CPU refuses the case.
+    """
+    target = resolve(options.target)
+    with keep_rng(target), on_cpu() as default_device:
+        return _Check(case, target, options, default_device).fails(crash)
+
+
 class _Check:
     """One check on its way."""
 
@@ -82,7 +96,7 @@ class _Check:
         self.options = options
         thresholds = {name: getattr(options, name) for name in ("cosine", "max_abs", "rtol", "atol")}
         self.criterion = Criterion.of(options.criterion, **thresholds)
-        seed = options.seed if options.seed is not None else _seed_of(case.api)
+        seed = options.seed if options.seed is not None else seed_of_api(case.api)
         autocast, layers = caller_autocast(target), _layers(case, options)
         self.setting = Setting(seed, options.backward, autocast, layers, default_device, start=seed)
         self.isolation = Isolation(case, self.setting, options.isolate)
@@ -134,18 +148,35 @@ class _Check:
             result = CheckResult.of(without_power(reference, outputs), layers.checkpoints, **self._about())
         return self._exercised(result, seen)
 
-    def _judged(self, reference: Reference, actual: Capture, relaid: Mapping[int, torch.Tensor], layout: str) -> Judged:
-        other = self.options.reference is not None
-        look = SecondLook(
+    def fails(self, crash: bool) -> bool:
+        """See :func:`still_fails`."""
+        reference = Reference.of(self.case, self.setting, self.criterion, self.options.reference)
+        if reference.compares_nothing:
+            return False
+        try:
+            actual = run(self.case, self.target, self.setting)
+        except RunFailed as failed:
+            return crash and self._explain(failed)[0] is Verdict.CRASH
+        look = self._look(reference, {})
+        judged = look.rejudge(actual)
+        if crash or not judged.failed:
+            return False
+        return any(_apart(output) for output in look._amplified(actual, judged)[0].failing)
+
+    def _look(self, reference: Reference, relaid: Mapping[int, torch.Tensor]) -> SecondLook:
+        return SecondLook(
             self.case,
             self.target,
             self.setting,
             reference,
             fn=self.options.reference,
             relaid=relaid,
-            only_arguments=other,
+            only_arguments=self.options.reference is not None,
             repeated=self.options.repeats > 1,
         )
+
+    def _judged(self, reference: Reference, actual: Capture, relaid: Mapping[int, torch.Tensor], layout: str) -> Judged:
+        look = self._look(reference, relaid)
         judged = look.judge(actual)
         if self.options.repeats > 1:
             judged, notes = look.repeat(actual, judged, self.options.repeats)
@@ -301,6 +332,11 @@ def _layers(case: Case, options: CheckOptions) -> tuple[str, ...]:
     return ()
 
 
+def _apart(output: OutputResult) -> bool:
+    """Whether a failure is more than a zero's other sign."""
+    return output.metrics is None or output.metrics.max_abs_error != 0
+
+
 def _in_layout(output: OutputResult, layout: str) -> OutputResult:
     return dataclasses.replace(output, path=f"{output.path} [{layout}]")
 
@@ -319,6 +355,6 @@ def _stowaways(case: Case) -> list[str]:
     return [f"{', '.join(names[:5])} is no parameter or buffer, so Module.to leaves it on the CPU: register_buffer it"]
 
 
-def _seed_of(api: str) -> int:
-    """A seed of the case's own, the same in every process."""
+def seed_of_api(api: str) -> int:
+    """The seed of a case that was given none, the same in every process."""
     return zlib.crc32(api.encode())

@@ -10,12 +10,13 @@ import pytest
 
 from pytest_ascend.marks import merge
 from pytest_ascend.options import CheckOptions
-from pytest_ascend.session import AscendSession, ComparisonFailed, seed_of
+from pytest_ascend.session import AscendSession, ComparisonFailed, Record, seed_of
 
 if TYPE_CHECKING:
     import torch
 
     from pytest_ascend.cases.case import Case
+    from pytest_ascend.examples import Many
     from pytest_ascend.judge.verdict import CheckResult
 
 
@@ -31,11 +32,13 @@ class Comparison:
         item: pytest.Item,
         options: Mapping[str, Any],
         starts: tuple[torch.Tensor | None, ...] = (),
+        many: Many | None = None,
     ) -> None:
         self._session = session
         self._item = item
         self._options = dict(options)
         self._starts = starts
+        self._many = many
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> CheckResult:
         """Check and assert: a failing verdict raises, UNSUPPORTED skips the test, a noted verdict passes.
@@ -51,12 +54,41 @@ class Comparison:
     def check(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> CheckResult:
         """Check and record, whatever the verdict: for tests that assert on the result themselves."""
         __tracebackhide__ = True
-        result = self.judge(self._case(fn, args, kwargs))  # the callable may have an argument called `options`
-        self._session.record(self._item, result, self._check_options().seed)
+        result = self._judged(self._case(fn, args, kwargs))  # the callable may have an argument called `options`
+        if self._many is None:
+            self.record(result)
         return result
 
     def judge(self, case: Case) -> CheckResult:
-        """The result of a case that was put together before; nothing is recorded."""
+        """The result of a case that was put together before, with a file that fails alone; nothing is recorded."""
+        __tracebackhide__ = True
+        if self._many is not None:
+            return self._many.judge(case, self._check_options())
+        return self.complete(case, self._check_options(), self._judged(case))
+
+    def complete(self, case: Case, options: CheckOptions, result: CheckResult) -> CheckResult:
+        """A result with what repeats it: the command, and for a failure a file that fails alone."""
+        if result.reproducer is None:
+            result = dataclasses.replace(result, reproducer=self._session.reproduce(self._item))
+        if result.verdict.outcome == "failed":
+            result = self._session.with_script(self._item, case, options, result)
+        return result
+
+    def record(self, result: CheckResult) -> Record:
+        """Record a result, whatever its verdict."""
+        return self._session.record(self._item, result, self._check_options().seed)
+
+    def many(self) -> Many:
+        """What collects the results of many inputs."""
+        from pytest_ascend.examples import Many
+
+        return Many(self)
+
+    def one_of(self, many: Many) -> Comparison:
+        """The same for one of many inputs."""
+        return Comparison(self._session, self._item, self._options, self._starts, many)
+
+    def _judged(self, case: Case) -> CheckResult:
         __tracebackhide__ = True
         from pytest_ascend.check import check_case
 
@@ -68,7 +100,10 @@ class Comparison:
     def conclude(self, result: CheckResult) -> CheckResult:
         """Record a result and let it pass, skip or fail the test."""
         __tracebackhide__ = True
-        record = self._session.record(self._item, result, self._check_options().seed)
+        if self._many is not None:
+            outcome = self._session.outcome({"verdict": result.verdict})
+            return self._many.conclude(result, outcome)
+        record = self.record(result)
         outcome = self._session.outcome(record)
         if outcome == "skipped":
             pytest.skip(f"{result.verdict}: {result.reason}")
@@ -82,7 +117,7 @@ class Comparison:
         Raises ``TypeError`` for an unknown name and ``ValueError`` for a bad value.
         """
         __tracebackhide__ = True
-        changed = Comparison(self._session, self._item, merge(self._options, options), self._starts)
+        changed = Comparison(self._session, self._item, merge(self._options, options), self._starts, self._many)
         changed._check_options()
         return changed
 
@@ -93,7 +128,7 @@ class Comparison:
         there is none.
         """
         __tracebackhide__ = True
-        return Comparison(self._session, self._item, merge(self._options, {"backward": True}), gradients)
+        return Comparison(self._session, self._item, merge(self._options, {"backward": True}), gradients, self._many)
 
     def _case(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Case:
         from pytest_ascend.cases.case import Case

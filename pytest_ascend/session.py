@@ -6,11 +6,14 @@ them.
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import re
 import shlex
 import sys
 import zlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,12 +21,15 @@ import pytest
 from pytest_ascend.settings import COMPARE, Settings, repeat
 
 if TYPE_CHECKING:
+    from pytest_ascend.cases.case import Case
     from pytest_ascend.judge.verdict import CheckResult
+    from pytest_ascend.options import CheckOptions
     from pytest_ascend.report.terminal import Line
     from pytest_ascend.targets.base import Target
 
 Record = dict[str, Any]  # CheckResult.to_dict() with "nodeid", "outcome" and "seed"; plain JSON, so it survives xdist
-_OF_THE_CASE = ("seed", "autocast", "reference")  # beside the environment, which is the whole run's
+_TEXT = "script_text"  # of the file that fails alone, on its way to the one process that writes files
+_OF_THE_CASE = ("seed", "autocast", "reference", _TEXT)  # beside the environment, which is the whole run's
 _RECORDS = pytest.StashKey[list[Record]]()
 
 
@@ -103,6 +109,31 @@ class AscendSession:
         nodeid = os.path.relpath(self.config.rootpath / path, self.config.invocation_params.dir) + separator + name
         return shlex.join(["pytest", nodeid, f"{COMPARE}={self.spec()}", *repeat(self.config)])
 
+    def with_script(self, item: pytest.Item, case: Case, options: CheckOptions, result: CheckResult) -> CheckResult:
+        """A failed result with the path of a Python file that fails alone, and its text, where there can be one."""
+        if self.settings.reproducers == "none":
+            return result
+        try:
+            from pytest_ascend.reproduce import NoScript, script
+        except ImportError:  # whatever stands in for the check has no road to reproduce
+            return result
+        try:
+            text = script(case, options, result, item.nodeid, str(item.path))
+        except NoScript:
+            return result
+        number = len(item.stash.get(_RECORDS, [])) + 1
+        name = re.sub(r"[^\w.\-]+", "_", item.nodeid)[-100:].strip("._-")
+        path = self.reproducers() / f"reproduce_{name}{f'_{number}' if number > 1 else ''}_.py"
+        shown = os.path.relpath(path, self.config.invocation_params.dir)
+        return dataclasses.replace(result, script=shown, environment={**result.environment, _TEXT: text})
+
+    def reproducers(self) -> Path:
+        """The folder for files that fail alone."""
+        given = self.settings.reproducers
+        if given is None:
+            return self.config.rootpath / ".ascend" / "reproducers"
+        return Path(os.path.join(self.config.invocation_params.dir, os.path.expanduser(given)))
+
     def record(self, item: pytest.Item, result: CheckResult, seed: int | None) -> Record:
         """Keep a result of an item until its report is made, and put its gist among the JUnit properties."""
         environment = dict(result.environment)
@@ -157,7 +188,10 @@ class AscendSession:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the results of a report that came in, from this process or from a worker."""
-        self.results.extend(getattr(report, "ascend_results", ()))
+        for record in getattr(report, "ascend_results", ()):
+            if not self.is_worker and (text := record.pop(_TEXT, None)) is not None:
+                self._write_script(record, text)
+            self.results.append(record)
         self.environment = getattr(report, "ascend_environment", self.environment)
 
     @pytest.hookimpl(optionalhook=True)
@@ -185,6 +219,18 @@ class AscendSession:
         except OSError as error:
             self.write_error = f"--ascend-json: can't write {path}: {error.strerror or error}"
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+    def _write_script(self, record: Record, text: str) -> None:
+        from pytest_ascend.report.files import write_text
+
+        path = Path(self.config.invocation_params.dir, record["script"])
+        try:
+            write_text(path, text)
+            if self.settings.reproducers is None and not (ignore := path.parent.parent / ".gitignore").exists():
+                write_text(ignore, "*\n")
+        except OSError as error:
+            self.write_error = f"--ascend-reproducers: can't write {path}: {error.strerror or error}"
+            record["script"] = None
 
     def compared_nothing(self) -> bool:
         """Whether the command line asked for comparisons and none ran."""

@@ -302,6 +302,12 @@ OPTIONS: tuple[Option, ...] = (
         parse=listed,
     ),
     Option(
+        "reproducers",
+        "Write a Python file that fails alone for each failed call into DIR (default: .ascend/reproducers in the root "
+        "folder; none: write none)",
+        metavar="DIR",
+    ),
+    Option(
         "json",
         "Write all results to PATH as strict JSON when the run ends; `pytest-ascend schema` prints its schema",
         metavar="PATH",
@@ -325,6 +331,7 @@ class Settings:
         live: cases from the installed torch's samples.
         no_fold: run every recorded call, also those like an earlier one.
         step, rank: which of the dumps in a folder, as :func:`numbers` reads it.
+        reproducers: the folder for files that fail alone, or ``none``; ``None``: the usual one.
         json: where the results file goes.
     """
 
@@ -343,6 +350,7 @@ class Settings:
     no_fold: bool | None = None
     step: str | None = None
     rank: str | None = None
+    reproducers: str | None = None
     json: str | None = None
 
     @classmethod
@@ -373,7 +381,7 @@ def repeat(config: pytest.Config) -> Iterator[str]:
     """The judging options given on the command line, as arguments that give them again."""
     for option in OPTIONS:
         given = config.getoption(option.ini)
-        if given is None or option.field in ("compare", "api", "json"):
+        if given is None or option.field in ("compare", "api", "json", "reproducers"):
             continue
         yield option.flag if option.metavar is None else f"{option.flag}={given}"
 

@@ -15,9 +15,9 @@ PACKAGE = Path(__file__).parent.parent / "pytest_ascend"
 # Ground floor first: a room may use rooms of its own floor and below.
 FLOORS = (
     {"options", "judge", "dumps"},
-    {"targets", "observe", "cases"},
-    {"check", "perf", "health"},
-    {"settings", "session", "marks", "comparison", "fixtures", "collect", "run", "report"},
+    {"targets", "observe", "cases", "strategies"},
+    {"check", "reproduce", "perf", "health"},
+    {"settings", "session", "marks", "comparison", "examples", "fixtures", "collect", "run", "report"},
     {"plugin", "cli"},
 )
 KNOWS_PYTEST = {"settings", "session", "marks", "comparison", "fixtures", "collect", "plugin"}

@@ -338,6 +338,7 @@ class CheckResult:
     """What one check found.
 
     ``checkpoints`` are in execution order; ``first_divergence`` names the first of them that is wrong, or is None.
+    ``reproducer`` is a command that runs the test again, ``script`` the path of a file that fails alone.
     """
 
     verdict: Verdict
@@ -353,6 +354,7 @@ class CheckResult:
     notes: tuple[str, ...] = ()
     environment: Mapping[str, Any] = field(default_factory=dict)
     reproducer: str | None = None
+    script: str | None = None
 
     @classmethod
     def of(
@@ -426,6 +428,7 @@ class CheckResult:
             "outputs": [o.to_dict() for o in self.outputs],
             "notes": list(self.notes),
             "reproducer": self.reproducer,
+            "script": self.script,
         }
 
     def render(self) -> Iterator[str]:
@@ -456,6 +459,8 @@ class CheckResult:
             yield f"  note:      {note}"
         if self.reproducer and self.verdict is not Verdict.PASS:
             yield f"  reproduce: {self.reproducer}"
+        if self.script:
+            yield f"  alone:     python {self.script}"
 
     def __str__(self) -> str:
         return "\n".join(self.render())

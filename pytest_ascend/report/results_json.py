@@ -101,6 +101,7 @@ SCHEMA: dict[str, Any] = {
                 "notes": {"type": "array", "items": {"type": "string"}},
                 "perf": {"type": "object"},
                 "reproducer": {**_TEXT_OR_NULL, "description": "A command that runs the test again."},
+                "script": {**_TEXT_OR_NULL, "description": "A Python file that fails alone."},
             },
         }
     },

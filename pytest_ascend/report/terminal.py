@@ -97,6 +97,8 @@ def _finding(record: Record) -> Iterator[Line]:
         yield Line(f"    first divergence: {record['first_divergence']}")
     if failed:
         yield Line(f"    reproduce: {record['reproducer']}")
+        if record.get("script"):
+            yield Line(f"    alone: python {record['script']}")
 
 
 def _where(record: Record) -> str:

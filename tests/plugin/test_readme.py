@@ -21,7 +21,7 @@ def code(readme: Path) -> list[str]:
 
 
 def test_the_first_example_and_the_planted_fault_run(readme, run) -> None:
-    first, _, planted, _ = code(readme)
+    first, _, _, planted, _ = code(readme)
     run(first + planted, "--ascend-compare").assert_outcomes(passed=2)
 
 
