@@ -46,7 +46,9 @@ SPREAD, SPREAD_FEW, SPREAD_RATIO, SPREAD_CAP = 0.75, 0.75, 2.0, 64.0
 #: that was rounded is off by one roundoff, always the same way.
 WIDE_LOCAL, WIDE_SPREAD, WIDE_BIAS = 8.0, 2.0, 1.5
 #: The mean likewise, of at least so many different values, and so many standard deviations of a mean away from zero.
-BIAS, BIAS_FEW, BIAS_RATIO, BIAS_LEAST, BIAS_SIGMA = 0.15, 0.6, 2.0, 16, 4.0
+BIAS, BIAS_FEW, BIAS_RATIO, BIAS_LEAST, BIAS_SIGMA = 0.15, 0.6, 2.0, 8, 4.0
+#: Fewer different values than this must be surer of it.
+BIAS_MANY, BIAS_SURE = 16, 6.0
 #: What is rounded more than once may be off and lean a little more.
 COMPOSED_LOCAL, COMPOSED_BIAS = 1.75, 0.25
 #: Roundoffs of float32 and wider that a kernel's own steps may add up to; faults are thousands.
@@ -112,7 +114,8 @@ def _bias(errors: torch.Tensor, golden: torch.Tensor) -> float:
         # Equal elements round alike: only different ones are evidence.
         different = different or int(torch.unique(golden.abs()).numel())
         deviation = float(row.std(correction=0))
-        if different >= BIAS_LEAST and mean * math.sqrt(different) > BIAS_SIGMA * deviation:
+        sigma = BIAS_SIGMA if different >= BIAS_MANY else BIAS_SURE
+        if different >= BIAS_LEAST and mean * math.sqrt(different) > sigma * deviation:
             worst = mean
     return worst
 

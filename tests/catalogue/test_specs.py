@@ -21,7 +21,7 @@ def again(value: object, dtype: torch.dtype = torch.float32, seed: int = 0) -> o
     "value",
     [None, True, 3, -0.5, "mean", (1, (2, 3)), [1, 2], {"a": 1, 2: (3,)}, slice(1, None, 2), ..., 1 + 2j,
      math.inf, torch.float64, torch.channels_last, torch.strided, torch.nn.functional.relu],
-    ids=repr,
+    ids=lambda value: getattr(value, "__name__", repr(value)),
 )  # fmt: skip
 def test_plain_values_come_back(value: object) -> None:
     assert again(value) == value
