@@ -114,7 +114,7 @@ def test_the_table_names_what_was_not_run(everything: tuple[str, list[dict[str, 
         ("mint.max[float32-nonfinite", "non_finite"),
         ("mint.atanh[float32-special", "overflow"),
         ("mint.tanh[float32-as_given", "bias"),
-        ("mint.nn.BCEWithLogitsLoss[float32-as_given", "gradient"),
+        ("mint.nn.functional.hardsigmoid[float32-special", "gradient"),
     ],
 )
 def test_known_differences_of_the_cpu_kernels(
@@ -128,9 +128,9 @@ def test_known_differences_of_the_cpu_kernels(
     assert kind in {r["kind"] for r in found}
 
 
-@pytest.mark.parametrize("name", ["tanh", "exp"])
+@pytest.mark.parametrize("name", ["tanh", "erfinv"])
 def test_coarse_approximations_are_found(by_api: dict[str, list[dict[str, Any]]], name: str) -> None:
-    """MindSpore's CPU kernels take float32 from a polynomial: relative errors of 1e-6 to 1e-4."""
+    """MindSpore's CPU kernels take float32 from polynomials: relative errors of 1e-6 to 1e-4."""
     if server("").hello["device"] != "CPU":
         pytest.skip("known of the CPU kernels")
     assert "FAIL" in {r["verdict"] for r in by_api[f"mint.{name}"] if r["dtype"] == "float32"}
