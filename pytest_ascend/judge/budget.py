@@ -49,8 +49,8 @@ WIDE_LOCAL, WIDE_SPREAD, WIDE_BIAS = 8.0, 2.0, 1.5
 BIAS, BIAS_FEW, BIAS_RATIO, BIAS_LEAST, BIAS_SIGMA = 0.15, 0.6, 2.0, 8, 4.0
 #: Fewer different values than this must be surer of it.
 BIAS_MANY, BIAS_SURE = 16, 6.0
-#: What is rounded more than once may be off and lean a little more.
-COMPOSED_LOCAL, COMPOSED_BIAS = 1.75, 0.25
+#: What is rounded more than once may lean a little more.
+COMPOSED_BIAS = 0.25
 #: Roundoffs of float32 and wider that a kernel's own steps may add up to; faults are thousands.
 WIDE_ROUNDOFFS = 8.0
 #: The mean counts of elements whose unit is at most so many times what storing them rounds away.
@@ -148,7 +148,7 @@ class Limits:
         local, spread, bias = WIDE_LOCAL, WIDE_SPREAD, WIDE_BIAS
         if narrow:  # a mean of few elements may be far from what it is of many
             few = 1 / math.sqrt(max(1, count))
-            local, spread = COMPOSED_LOCAL if composed else LOCAL, SPREAD + SPREAD_FEW * few
+            local, spread = LOCAL, SPREAD + SPREAD_FEW * few
             bias = (COMPOSED_BIAS if composed else BIAS) + BIAS_FEW * few
         return cls(
             max(local, LOCAL_RATIO * min(best[0], LOCAL_CAP)),
