@@ -47,7 +47,16 @@ def here(run, pytester):
     return start
 
 
-def test_a_failure_shrinks_and_is_found_again(here, pytester) -> None:
+#: By these Hypothesis sees that it runs in CI, where it keeps no failing inputs.
+IN_CI = (
+    *("CI", "__TOX_ENVIRONMENT_VARIABLE_ORIGINAL_CI", "TF_BUILD", "bamboo.buildKey", "BUILDKITE", "CIRCLECI"),
+    *("CIRRUS_CI", "CODEBUILD_BUILD_ID", "GITHUB_ACTIONS", "GITLAB_CI", "HEROKU_TEST_RUN_ID", "TEAMCITY_VERSION"),
+)
+
+
+def test_a_failure_shrinks_and_is_found_again(here, pytester, monkeypatch) -> None:
+    for name in IN_CI:
+        monkeypatch.delenv(name, raising=False)
     result = here(FAULTY, "--ascend-json=r.json")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*FAIL (*): *op, float32*", "*note:      inputs drawn by Hypothesis: *"])
