@@ -141,6 +141,7 @@ class Yardsticks:
     _once: dict[str, torch.Tensor] | None = None
     _unrounded: dict[str, torch.Tensor] | None = None
     _composed: bool = True
+    _moves: bool = False
 
     def spreads(self, paths: Collection[str]) -> dict[str, torch.Tensor]:
         """The spread of every element at the paths; paths that have none are missing.
@@ -199,6 +200,12 @@ class Yardsticks:
         self._in_float32()
         return self._composed
 
+    @property
+    def only_moves(self) -> bool:
+        """Whether no kernel of the call computes anything, so that its results have one right form."""
+        self._in_float32()
+        return self._moves
+
     def _in_float32(self) -> dict[str, torch.Tensor]:
         if self._once is None:
             self._once = {}
@@ -213,6 +220,7 @@ class Yardsticks:
                 with contextlib.suppress(RunFailed, ValueError):
                     self._once = leaves(run(self.case, CpuTarget(), self.setting, floating=torch.float32, fn=counted))
                     self._composed = kernels.count > 1
+                    self._moves = not kernels.count and not kernels.made
         return self._once
 
 
@@ -242,9 +250,11 @@ class _Kernels(DispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0
+        self.made = False  # numbers that came from nowhere
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.count += _computes(func)
+        self.made |= func._schema.name == "aten::arange"
         return func(*args, **(kwargs or {}))
 
 

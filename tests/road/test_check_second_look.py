@@ -350,3 +350,24 @@ def test_a_layout_is_found_beside_a_random_output(check):
 
     result = check(fn, torch.randn(5, 7).t())
     assert result.kind is Kind.layout
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [lambda x: x.diagonal(), lambda x: F.pad(x[:1, :2], (1, 0)), lambda x: x[:1].t(), lambda x: x.half()[:, :1]],
+    ids=["diagonal", "pad", "t", "half"],
+)
+def test_what_only_moves_is_exact_however_small(check, fn):
+    x = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
+    assert check(fn, x).verdict is Verdict.PASS
+    assert check(lambda x: fn(x) * (-1.0 if here(x) else 1.0), x, options={"reference": fn}).verdict is Verdict.FAIL
+    near = check(lambda x: fn(x) * (1 + 2**-9 * here(x)), x + 2.5, options={"reference": fn})
+    assert near.verdict is Verdict.FAIL
+
+
+def test_signs_of_zeros_that_only_move_count(check):
+    x = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
+    assert check(
+        lambda x: x.diagonal() * (-1.0 if here(x) else 1.0), x, options={"reference": torch.diagonal}
+    ).kind is (Kind.exact)
+    assert check(torch.relu, torch.tensor([-1.0, -2.0])).verdict is Verdict.PASS
