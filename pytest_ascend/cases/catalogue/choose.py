@@ -231,18 +231,14 @@ def _build(entry: Entry, number: int, dtype: str, layout: str, mode: str) -> tup
     import torch
 
     from pytest_ascend.cases.case import Case
-    from pytest_ascend.cases.catalogue.laid import Maker, relaid
+    from pytest_ascend.cases.catalogue.laid import Maker, laid_out
 
     sample = entry.samples[number]
     try:
         fn, args, kwargs = sample.build(entry.api, getattr(torch, dtype), entry.seed(number))
     except AttributeError as error:
         raise CaseUnavailable(f"{entry.api} can't be tested with torch {torch.__version__}: {error}") from None
-    if layout not in ("as_given", "scalar", "empty"):
-        laid = relaid(args, kwargs, layout)
-        if laid is None:
-            raise CaseUnavailable(f"no argument of sample {number} of {entry.api} can be {layout}")
-        args, kwargs = laid
+    args, kwargs = laid_out(args, kwargs, layout, f"sample {number} of {entry.api}")
     if sample.made is None and not any(True for _ in sample.tensors()):
         fn, args = Maker(fn), (torch.empty(0, dtype=getattr(torch, dtype)), *args)
     options: dict[str, Any] = {"checkpoints": ()} if sample.made is not None else {}

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from pytest_ascend.cases.layouts import relay_all
+from pytest_ascend.cases.pending import CaseUnavailable
 
-__all__ = ["Maker", "relaid", "replaced", "tensors_of"]
+__all__ = ["Maker", "laid_out", "relaid", "replaced", "tensors_of"]
 
 
 def tensors_of(tree: Any) -> list[torch.Tensor]:
@@ -30,6 +31,21 @@ def replaced(tree: Any, new: Mapping[int, torch.Tensor]) -> Any:
     if isinstance(tree, (tuple, list)):
         return type(tree)(replaced(item, new) for item in tree)
     return tree
+
+
+def laid_out(
+    args: tuple[Any, ...], kwargs: dict[str, Any], layout: str, whose: str
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments in another layout, or as they are where the name stands for no layout of tensors.
+
+    Raises ``CaseUnavailable``, naming whose arguments they are, where none of them can take it.
+    """
+    if layout in ("as_given", "scalar", "empty"):
+        return args, kwargs
+    laid = relaid(args, kwargs, layout)
+    if laid is None:
+        raise CaseUnavailable(f"no argument of {whose} can be {layout}")
+    return laid
 
 
 def relaid(args: tuple[Any, ...], kwargs: dict[str, Any], layout: str) -> tuple[tuple[Any, ...], dict[str, Any]] | None:

@@ -117,7 +117,7 @@ def _build(pair: Pair, entry: Entry, dtype: str, number: int, layout: str, targe
     """Make the case. Raises ``CaseUnavailable`` where this torch can't."""
     import torch
 
-    from pytest_ascend.cases.catalogue.laid import relaid
+    from pytest_ascend.cases.catalogue.laid import laid_out
     from pytest_ascend.cases.catalogue.names import resolve
     from pytest_ascend.cases.mint import calls
 
@@ -127,11 +127,7 @@ def _build(pair: Pair, entry: Entry, dtype: str, number: int, layout: str, targe
         counterpart = resolve(pair.torch)
     except AttributeError as error:
         raise CaseUnavailable(f"{pair.name} can't be judged with torch {torch.__version__}: {error}") from None
-    if layout not in ("as_given", "scalar", "empty"):
-        laid = relaid(args, kwargs, layout)
-        if laid is None:
-            raise CaseUnavailable(f"no argument of sample {number} of {entry.api} can be {layout}")
-        args, kwargs = laid
+    args, kwargs = laid_out(args, kwargs, layout, f"sample {number} of {entry.api}")
     if sample.made is not None:
         return calls.of_module(pair, counterpart, fn, sample, args, kwargs, target, entry.seed(number))
     return calls.of_function(pair, counterpart, args, kwargs, target)
