@@ -10,16 +10,11 @@ from pytest_ascend.targets.base import Target
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["CpuTarget"]
+__all__ = ["CpuTarget", "HostTarget"]
 
 
-class CpuTarget(Target):
-    """The CPU of this machine."""
-
-    name: ClassVar[str] = "cpu"
-
-    def __init__(self) -> None:
-        super().__init__(0, "cpu")
+class HostTarget(Target):
+    """A target whose arguments and results lie in the host's memory, and whose calls are over when they return."""
 
     def device(self) -> torch.device:
         """``torch.device("cpu")``, without an index, as CPU tensors carry it."""
@@ -44,6 +39,15 @@ class CpuTarget(Target):
     def set_rng_state(self, state: torch.Tensor) -> None:
         """Nothing to put back."""
         return
+
+
+class CpuTarget(HostTarget):
+    """The CPU of this machine."""
+
+    name: ClassVar[str] = "cpu"
+
+    def __init__(self) -> None:
+        super().__init__(0, "cpu")
 
     def soc(self, initialised: bool = False) -> str | None:
         """The machine's architecture, such as ``x86_64``."""

@@ -25,10 +25,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
-from pytest_ascend.targets.base import Target, TargetUnavailable
+from pytest_ascend.targets.base import TargetUnavailable
+from pytest_ascend.targets.cpu import HostTarget
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 __all__ = [
     "MISSING",
@@ -214,8 +215,8 @@ def server(device: str = "", index: int = 0) -> Server:
     return Server(device, index)
 
 
-class MindsporeTarget(Target):
-    """MindSpore on one device.
+class MindsporeTarget(HostTarget):
+    """MindSpore on one device; the seed of torch's CPU generator goes with every call.
 
     Args:
         device: ``Ascend``, ``GPU``, ``CPU``, or "" for Ascend where there is one and else the CPU.
@@ -228,30 +229,6 @@ class MindsporeTarget(Target):
         parts = ["mindspore", *([device] if device else []), *([str(index)] if index else [])]
         super().__init__(index, ":".join(parts))
         self.server = server(device, index)
-
-    def device(self) -> torch.device:
-        """``torch.device("cpu")``: where arguments and results lie."""
-        import torch
-
-        return torch.device("cpu")
-
-    def synchronize(self) -> None:
-        """Nothing to wait for: calls are synchronous."""
-        return
-
-    def manual_seed(self, seed: int) -> None:
-        """Seed torch's CPU generator, whose seed goes with every call to MindSpore."""
-        import torch
-
-        torch.default_generator.manual_seed(seed)
-
-    def rng_state(self) -> torch.Tensor | None:
-        """None: every call is seeded."""
-        return None
-
-    def set_rng_state(self, state: torch.Tensor) -> None:
-        """Nothing to put back."""
-        return
 
     def kernel_count(self) -> int | None:
         """How many calls MindSpore has answered: a callable that made none was not exercised."""

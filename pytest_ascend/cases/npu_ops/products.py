@@ -43,30 +43,8 @@ def npu_convolution(
     return rounded(convolve(x, single(weight), wide_bias, stride, padding, dilation, groups), input)
 
 
-def npu_conv2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-) -> Tensor:
-    """``npu_convolution`` over two dimensions."""
-    return npu_convolution(input, weight, bias, stride, padding, dilation, groups)
-
-
-def npu_conv3d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-) -> Tensor:
-    """``npu_convolution`` over three dimensions."""
-    return npu_convolution(input, weight, bias, stride, padding, dilation, groups)
+# How many dimensions there are shows in the weight.
+npu_conv2d = npu_conv3d = npu_convolution
 
 
 def npu_grouped_matmul(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pytest_ascend.targets.dtypes import DTYPES
+
 __all__ = ["rounded", "single"]
 
 
@@ -26,21 +28,11 @@ def dtype_by_number(number: int | torch.dtype) -> torch.dtype:
     """
     if isinstance(number, torch.dtype):
         return number
-    named = {
-        0: torch.uint8,
-        1: torch.int8,
-        2: torch.int16,
-        3: torch.int32,
-        4: torch.int64,
-        5: torch.float16,
-        6: torch.float32,
-        7: torch.float64,
-        11: torch.bool,
-        12: torch.int8,  # qint8, quint8 and qint32 come back as their plain types
-        13: torch.uint8,
-        14: torch.int32,
-        15: torch.bfloat16,
-    }
-    if number not in named:
+    found = DTYPES.get(number)
+    if found is None or found.is_complex or found is torch.quint4x2:
         raise ValueError(f"{number} is no dtype that this reference knows")
-    return named[number]
+    return _PLAIN.get(found, found)
+
+
+#: What quantised types come back as.
+_PLAIN = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}

@@ -13,31 +13,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from ....dtypes import DTYPES
 from ...dispatch import kernel_of, replacements
 
 __all__ = ["DTYPES", "dtype_of", "narrow", "op", "public", "python_api", "wide"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# torch's numbers of its types, as an `int dtype` argument carries them.
-DTYPES: dict[int, torch.dtype] = {
-    0: torch.uint8,
-    1: torch.int8,
-    2: torch.int16,
-    3: torch.int32,
-    4: torch.int64,
-    5: torch.float16,
-    6: torch.float32,
-    7: torch.float64,
-    9: torch.complex64,
-    10: torch.complex128,
-    11: torch.bool,
-    12: torch.qint8,
-    13: torch.quint8,
-    14: torch.qint32,
-    15: torch.bfloat16,
-    16: torch.quint4x2,
-}
 _HALF = (torch.float16, torch.bfloat16)
 _Library: Any = torch.library.Library
 _library: Any = _Library("npu", "FRAGMENT")
