@@ -55,8 +55,6 @@ COMPOSED_BIAS = 0.25
 WIDE_ROUNDOFFS = 8.0
 #: The mean counts of elements whose unit is at most so many times what storing them rounds away.
 STEADY = 8.0
-#: What is so many times over the strict limits at most is MARGINAL.
-CLEAR = 1.0
 #: Of so many elements at least, one in FEW may be called wrong among others that are right.
 FEW_LEAST, FEW = 8, 8
 #: As unlikely a coincidence as this isn't one: all errors to one side, all values ending in zeros.
@@ -191,12 +189,26 @@ def weigh(
         composed: whether intermediates may be rounded, so that being as near to the CPU's own result is right.
     """
     golden = _within_range(golden, actual.dtype)
-    dtype = dtype_name(actual.dtype)
     known = [benchmark] if once is None else [benchmark, once]
+    found = _by_size(golden, actual, spread, known, composed)
+    if found.verdict in (Verdict.PASS, Verdict.MARGINAL):
+        return _as_stored(golden, actual, known) or found
+    return found
+
+
+def _by_size(
+    golden: torch.Tensor,
+    actual: torch.Tensor,
+    spread: torch.Tensor | None,
+    known: list[torch.Tensor],
+    composed: bool,
+) -> Finding:
+    """What the sizes of the errors say, beside the benchmarks, of which the CPU's own result comes first."""
+    dtype, narrow = dtype_name(actual.dtype), actual.dtype.itemsize <= 2
     least = unit(golden, actual.dtype)
     width = unit(golden, actual.dtype, spread)
     steady = width <= STEADY * least
-    if actual.dtype.itemsize > 2 and actual.dtype is not torch.complex32:
+    if not narrow and actual.dtype is not torch.complex32:
         width += (WIDE_ROUNDOFFS - 1) * least
     errors = normalised(golden, actual, width)
     theirs = [Statistics.of(normalised(golden, b, width), golden, steady) for b in known]
@@ -204,7 +216,7 @@ def weigh(
     found = Statistics.of(errors, golden, steady)
     over, which = strict.times(found)
     if over <= 1.0:
-        return _as_stored(golden, actual, known) or Finding(Verdict.PASS, times=over)
+        return Finding(Verdict.PASS, times=over)
     # Where what the CPU computes isn't a rounding of the golden, being near to it is an excuse, element by element.
     own, nearest = theirs[0], errors
     for other, its in zip(known, theirs, strict=True):
@@ -215,29 +227,22 @@ def weigh(
         nearest = torch.where(excusable, beside, nearest)
     near = Statistics.of(nearest, golden, steady)
     excused, worst = strict.times(near)
-    narrow = actual.dtype.itemsize <= 2
     if excused <= 1.0:
-        if _distance(golden, benchmark) > LOST and own.local > LOCAL_CAP:
-            why = (
-                f"{_reason(found, which, strict, dtype)}; the CPU's own in {dtype} is as far from it, so who is right?"
-            )
+        why = _reason(found, which, strict, dtype)
+        if _distance(golden, known[0]) > LOST and own.local > LOCAL_CAP:
+            why = f"{why}; the CPU's own in {dtype} is as far from it, so who is right?"
             return Finding(Verdict.REFERENCE_SUSPECT, None, why, over)
         if composed or not narrow:
-            return _as_stored(golden, actual, known) or Finding(Verdict.PASS, times=excused)
-        why = f"{_reason(found, which, strict, dtype)}, as is the CPU's own in {dtype}"
-        return _as_stored(golden, actual, known) or Finding(Verdict.MARGINAL, None, why, over)
+            return Finding(Verdict.PASS, times=excused)
+        return Finding(Verdict.MARGINAL, None, f"{why}, as is the CPU's own in {dtype}", over)
     strange = int((golden.isfinite() != actual.isfinite()).sum())
-    if strange and excused > CLEAR:
+    if strange:
         why = f"{strange} of {actual.numel()} elements are finite on one side only"
         return Finding(Verdict.FAIL, Kind.non_finite, why, excused)
-    better = narrow and found.clearly_better(own) and not _few(errors)
-    if excused > CLEAR and not better:
-        return Finding(
-            Verdict.FAIL, _kind(nearest, golden, strict, worst), _reason(near, worst, strict, dtype), excused
-        )
-    return _as_stored(golden, actual, known) or Finding(
-        Verdict.MARGINAL, None, _reason(near, worst, strict, dtype), excused
-    )
+    why = _reason(near, worst, strict, dtype)
+    if narrow and found.clearly_better(own) and not _few(errors):
+        return Finding(Verdict.MARGINAL, None, why, excused)
+    return Finding(Verdict.FAIL, _kind(nearest, golden, strict, worst), why, excused)
 
 
 def _kind(errors: torch.Tensor, golden: torch.Tensor, limits: Limits, worst: str) -> Kind:

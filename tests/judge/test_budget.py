@@ -40,6 +40,36 @@ def test_a_truncating_store_leans_one_way(dtype):
         assert f"what rounding to {str(dtype).removeprefix('torch.')}" in found.reason
 
 
+WIDE = 0.02  # a spread, beside the golden, in which last bits don't show
+
+
+@pytest.mark.parametrize("dtype", [*NARROW, torch.float32])
+@pytest.mark.parametrize("composed", [False, True])
+def test_a_store_without_rounding_shows_in_all_elements_together(dtype, composed):
+    g = golden()
+    spread, own = WIDE * g.abs(), g.to(dtype)
+    assert weigh(g, own, spread, own, composed=composed).verdict is Verdict.PASS
+    step = torch.frexp(g).exponent.double().exp2() * torch.finfo(dtype).eps / 2
+    for side, bad in (("towards zero", truncated(g, dtype)), ("one way", (torch.floor(g / step) * step).to(dtype))):
+        found = weigh(g, bad, spread, own, composed=composed)
+        assert (found.verdict, found.kind) == (Verdict.FAIL, Kind.bias)
+        assert side in found.reason
+        # Where the CPU stores like that as well it proves nothing.
+        assert weigh(g, bad, spread, bad, composed=composed).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_values_in_fewer_bits_show_in_all_elements_together(dtype):
+    g = golden()
+    step = torch.frexp(g).exponent.double().exp2() * torch.finfo(dtype).eps * 2
+    coarse = (torch.round(g / step) * step).to(dtype)
+    found = weigh(g, coarse, 8 * WIDE * g.abs(), g.to(dtype))
+    assert (found.verdict, found.kind) == (Verdict.FAIL, Kind.spread)
+    assert "fewer bits" in found.reason
+    few = coarse.double()  # the values themselves have no more
+    assert weigh(few, coarse, None, few.to(dtype)).verdict is Verdict.PASS
+
+
 @pytest.mark.parametrize("factor", [1.01, 0.99])
 def test_one_per_cent_in_bfloat16_fails(factor):
     g = golden()

@@ -15,7 +15,7 @@ from pytest_ascend.judge import metrics as metrics_module
 from pytest_ascend.judge.metrics import measure
 
 pytest.importorskip("numba", reason="the extra `fused` isn't installed")
-fused = pytest.importorskip("pytest_ascend.judge.fused")
+from pytest_ascend.judge import fused
 
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 PAIRS = [(dtype, dtype) for dtype in FLOATS] + [(torch.float64, dtype) for dtype in FLOATS[1:]]
