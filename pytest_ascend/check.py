@@ -161,7 +161,7 @@ class _Check:
         judged = look.rejudge(actual)
         if crash or not judged.failed:
             return False
-        return any(_apart(output) for output in look._amplified(actual, judged)[0].failing)
+        return any(_apart(output) for output in look.amplified(actual, judged)[0].failing)
 
     def _look(self, reference: Reference, relaid: Mapping[int, torch.Tensor]) -> SecondLook:
         return SecondLook(

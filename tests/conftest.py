@@ -106,3 +106,27 @@ def samples() -> Path:
     if not SAMPLES.is_dir():
         pytest.skip("the sample dumps aren't beside this checkout")
     return SAMPLES
+
+
+@pytest.fixture(scope="session")
+def _emulated():
+    from pytest_ascend.targets import resolve
+
+    return resolve("emulated")
+
+
+@pytest.fixture
+def check(_emulated):
+    """``check(fn, *args, options=dict(...))`` on the emulated device."""
+    from pytest_ascend.check import check
+    from pytest_ascend.observe.reruns import RAISED
+    from pytest_ascend.options import CheckOptions
+
+    def run(fn, *args, options=None, **kwargs):
+        result = check(fn, *args, options=CheckOptions(**{"target": "emulated", **(options or {})}), **kwargs)
+        # A step that trips leaves the verdict as it was, so nothing else would show it.
+        tripped = [note for note in result.notes if RAISED in note and "RunFailed" not in note]
+        assert not tripped, tripped
+        return result
+
+    return run

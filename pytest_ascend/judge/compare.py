@@ -82,15 +82,14 @@ def judge_tree(
     expected_dtype: torch.dtype | None = None,
     *,
     exact_dtype: bool = True,
-    exact: Callable[[torch.Tensor, torch.Tensor | None], Exactness] | None = None,
+    exact: Callable[[torch.Tensor, torch.Tensor | None, torch.Tensor], Exactness] | None = None,
 ) -> tuple[OutputResult, ...]:
     """Judge every leaf, in the golden's order; structural mismatches come first.
 
     Each pair is judged in this order: structure, shape, dtype, NaN and infinities, exactness, the numeric criterion.
     The dtype must be ``expected_dtype`` where given, else the benchmark's, else the golden's unless that is the wider
-    float64 or complex128. ``exact`` tells of a
-    golden and its benchmark how much must be equal bit for bit. A benchmark with another structure or shape than the
-    golden is left out where they differ.
+    float64 or complex128. ``exact`` tells of a golden, its benchmark and the actual how much must be equal bit for bit.
+    A benchmark with another structure or shape than the golden is left out where they differ.
 
     Raises ValueError for an unknown criterion; never for a mismatch.
     """
@@ -119,7 +118,7 @@ def _judge_pair(
     criterion: Criterion,
     expected: torch.dtype | None,
     exact_dtype: bool,
-    exact: Callable[[torch.Tensor, torch.Tensor | None], Exactness] | None,
+    exact: Callable[[torch.Tensor, torch.Tensor | None, torch.Tensor], Exactness] | None,
 ) -> OutputResult:
     try:
         golden, actual = as_tensor(p.golden), as_tensor(p.actual)
@@ -147,7 +146,7 @@ def _judge_pair(
             return _fail(p.path, Kind.dtype, reason, name, shape, measure(golden, actual))
     # Python numbers are float64 whatever computed them, and float32 is the most that a target computes in.
     working = torch.float32 if type(p.actual) is float else None
-    wanted = Exactness.NOTHING if exact is None else exact(golden, benchmark)
+    wanted = Exactness.NOTHING if exact is None else exact(golden, benchmark, actual)
     found = judge(golden, actual, benchmark, criterion, exact=wanted, working_dtype=working)
     return OutputResult(p.path, found.verdict, found.kind, found.reason, found.status, name, shape, found.metrics)
 

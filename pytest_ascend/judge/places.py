@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pytest_ascend.judge.metrics import non_finite_mismatches
 from pytest_ascend.judge.standards import Criterion
-from pytest_ascend.judge.structure import UnsupportedTensor, as_tensor
+from pytest_ascend.judge.structure import UnsupportedTensor, as_tensor, widened
 from pytest_ascend.judge.verdict import Kind, OutputResult, Verdict
 
 __all__ = ["describe", "pattern", "with_pattern", "wrong"]
@@ -104,13 +104,13 @@ def wrong(
     small = atol * min(1.0, _rms(x)) if floating and not exact else 0.0
     for start in range(0, x.numel(), _PIECE):
         here = slice(start, start + _PIECE)
-        a, b = _wide(x[here]), _wide(y[here])
+        a, b = widened(x[here]), widened(y[here])
         error, size = (b - a).abs().nan_to_num(nan=0.0, posinf=1e300), a.abs().nan_to_num(nan=0.0, posinf=1e300)
         unequal = error > 0
         if not floating and x.dtype == y.dtype:  # beyond 2**53 only the integers themselves tell
             unequal = x[here] != y[here]
         if exact and benchmark is not None:
-            unequal &= _wide(benchmark.detach().reshape(-1)[here]) != b
+            unequal &= widened(benchmark.detach().reshape(-1)[here]) != b
         apart[here] = unequal.numpy()
         outside[here] = (error > rtol * size + small).numpy()
         errors[here] = (error / (roundoff * size + smallest)).clamp_max(1e30).float().numpy()
@@ -122,15 +122,11 @@ def wrong(
     return mask.reshape(shape), errors.reshape(shape) if floating and not exact else None
 
 
-def _wide(values: torch.Tensor) -> torch.Tensor:
-    return values.to(torch.complex128 if values.is_complex() else torch.float64)
-
-
 def _rms(flat: torch.Tensor) -> float:
     total = sum(
         float(piece.square().sum())
         for start in range(0, flat.numel(), _PIECE)
-        if (piece := _wide(flat[start : start + _PIECE]).abs().nan_to_num(nan=0.0, posinf=0.0)) is not None
+        if (piece := widened(flat[start : start + _PIECE]).abs().nan_to_num(nan=0.0, posinf=0.0)) is not None
     )
     return math.sqrt(total / flat.numel()) if math.isfinite(total) else 1.0
 

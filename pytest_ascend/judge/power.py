@@ -19,7 +19,7 @@ from __future__ import annotations
 import torch
 
 from pytest_ascend.judge.standards import Criterion, judge
-from pytest_ascend.judge.structure import dtype_name
+from pytest_ascend.judge.structure import dtype_name, widened
 from pytest_ascend.judge.verdict import Verdict
 
 __all__ = ["blind_spot", "has_thresholds"]
@@ -121,7 +121,7 @@ def _mean(golden: torch.Tensor) -> complex | float:
     values = golden[golden.isfinite()]
     if not values.numel():
         return 0.0
-    mean = values.to(torch.complex128 if golden.is_complex() else torch.float64).mean().item()
+    mean = widened(values).mean().item()
     return complex(mean) if golden.is_complex() else float(mean)
 
 

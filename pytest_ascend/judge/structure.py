@@ -205,6 +205,11 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def widened(value: torch.Tensor) -> torch.Tensor:
+    """The values in float64, or complex128 where they are complex: errors are counted there."""
+    return value.to(torch.complex128 if value.is_complex() else torch.float64)
+
+
 def as_tensor(value: Any) -> torch.Tensor | None:
     """A numeric leaf as a dense CPU tensor without a copy where possible; None when the value isn't numeric.
 

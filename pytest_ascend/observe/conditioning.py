@@ -25,6 +25,7 @@ from pytest_ascend.cases.case import Case
 from pytest_ascend.cases.transfer import Entry, flat_storage
 from pytest_ascend.observe.capture import Capture, RunFailed, Setting, run
 from pytest_ascend.observe.modes import DispatchMode
+from pytest_ascend.observe.movement import Kernels, computes
 from pytest_ascend.observe.reference import Reference, leaves
 from pytest_ascend.targets.cpu import CpuTarget
 
@@ -141,7 +142,6 @@ class Yardsticks:
     _once: dict[str, torch.Tensor] | None = None
     _unrounded: dict[str, torch.Tensor] | None = None
     _composed: bool = True
-    _moves: bool = False
 
     def spreads(self, paths: Collection[str]) -> dict[str, torch.Tensor]:
         """The spread of every element at the paths; paths that have none are missing.
@@ -200,17 +200,11 @@ class Yardsticks:
         self._in_float32()
         return self._composed
 
-    @property
-    def only_moves(self) -> bool:
-        """Whether no kernel of the call computes anything, so that its results have one right form."""
-        self._in_float32()
-        return self._moves
-
     def _in_float32(self) -> dict[str, torch.Tensor]:
         if self._once is None:
             self._once = {}
             if self.setting.autocast is None:  # autocast rounds the inputs of single operators, on purpose
-                kernels = _Kernels()
+                kernels = Kernels()
                 fn = self.case.fn if self.fn is None else self.fn
 
                 def counted(*args: Any, **kwargs: Any) -> Any:
@@ -220,7 +214,6 @@ class Yardsticks:
                 with contextlib.suppress(RunFailed, ValueError):
                     self._once = leaves(run(self.case, CpuTarget(), self.setting, floating=torch.float32, fn=counted))
                     self._composed = kernels.count > 1
-                    self._moves = not kernels.count and not kernels.made
         return self._once
 
 
@@ -230,32 +223,6 @@ def _floating(values: Iterable[torch.Tensor]) -> list[torch.dtype]:
         for value in values
         if value.is_floating_point() or value.is_complex()
     ]
-
-
-_MOVES = frozenset(
-    {
-        *("aten::_to_copy", "aten::clone", "aten::copy_", "aten::detach", "aten::lift_fresh", "aten::resize_"),
-        *("aten::cat", "aten::stack", "aten::constant_pad_nd", "aten::gather", "aten::index", "aten::index_select"),
-        *("aten::where", "aten::arange", "aten::scalar_tensor", "aten::_local_scalar_dense"),
-        *(f"aten::{name}{suffix}" for name in ("empty", "full", "ones", "zeros") for suffix in ("", "_like")),
-        *(f"aten::new_{name}" for name in ("empty", "empty_strided", "full", "ones", "zeros")),
-        *("aten::empty_strided", "aten::fill_", "aten::zero_"),
-    }
-)
-
-
-class _Kernels(DispatchMode):
-    """Counts the kernels that compute: not views, copies, conversions and fillings."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.count = 0
-        self.made = False  # numbers that came from nowhere
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += _computes(func)
-        self.made |= func._schema.name == "aten::arange"
-        return func(*args, **(kwargs or {}))
 
 
 class _Rounded(DispatchMode):
@@ -278,16 +245,16 @@ class _Rounded(DispatchMode):
         kwargs = kwargs or {}
         if func.is_view:
             return func(*args, **kwargs)
-        computes = _computes(func)
+        computing = computes(func)
         inner = any(self._is_computed(value) for value in tree_leaves((args, kwargs)))
-        if computes and inner and self.left:
+        if computing and inner and self.left:
             self.left -= 1
             args, kwargs = self._rounded(func, args, kwargs)
         result = func(*args, **kwargs)
         for value in tree_leaves(result):
             if isinstance(value, torch.Tensor) and value.layout is torch.strided:
                 storage = value.untyped_storage()._cdata
-                if computes or inner:
+                if computing or inner:
                     self.computed.add(storage)
                 else:  # memory that was freed and given out again
                     self.computed.discard(storage)
@@ -321,7 +288,3 @@ def _stored(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if value.is_complex():
         return torch.complex(_stored(value.real, dtype), _stored(value.imag, dtype))
     return value.to(dtype).to(value.dtype)
-
-
-def _computes(func: Any) -> bool:
-    return not func.is_view and func._schema.name not in _MOVES

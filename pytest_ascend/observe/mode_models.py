@@ -19,7 +19,7 @@ import torch
 
 from pytest_ascend.judge.verdict import Kind, Verdict
 from pytest_ascend.observe.capture import Capture
-from pytest_ascend.observe.reference import Judged, leaves
+from pytest_ascend.observe.reference import Judged, leaves, rms
 from pytest_ascend.observe.undefined import variant_of
 from pytest_ascend.observe.variants import Flushing, Products, Saturating, TanhGelu, Variant
 from pytest_ascend.targets.base import Target
@@ -136,14 +136,10 @@ def _are_slight(paths: set[str], golden: Capture, actual: Capture) -> bool:
             return False
         left, right = there[path], here[path]
         wide = torch.complex128 if left.is_complex() or right.is_complex() else torch.float64
-        size, error = _rms(left.to(wide)), _rms(right.to(wide) - left.to(wide))
+        size, error = rms(left.to(wide)), rms(right.to(wide) - left.to(wide))
         if not error <= _SLIGHT * size:
             return False
     return True
-
-
-def _rms(value: torch.Tensor) -> float:
-    return float(value.abs().square().mean().sqrt()) if value.numel() else 0.0
 
 
 def _signs_agree(before: Capture, after: Capture, actual: Capture) -> bool:

@@ -14,14 +14,14 @@ import torch
 from pytest_ascend.cases.case import Case
 from pytest_ascend.judge.compare import judge_tree
 from pytest_ascend.judge.standards import Criterion
-from pytest_ascend.judge.structure import flatten
+from pytest_ascend.judge.structure import flatten, widened
 from pytest_ascend.judge.verdict import CheckpointResult, Kind, OutputResult, Verdict
 from pytest_ascend.observe.capture import Capture, RunFailed, Setting, run
 from pytest_ascend.observe.modules import Feed
-from pytest_ascend.observe.movement import moved
+from pytest_ascend.observe.movement import Kernels, moved
 from pytest_ascend.targets.cpu import CpuTarget
 
-__all__ = ["Judged", "Reference", "leaves"]
+__all__ = ["Judged", "Reference", "leaves", "rms"]
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,8 @@ class Reference:
         golden: the result in float64 (or the widest precision the callable supports).
         benchmark: the result in the case's own dtype; None where the CPU has no kernel for it.
         criterion: the rule that judges.
-        inputs: the case's tensors, to tell data movement by.
+        inputs: the case's tensors, to tell data movement by; None where nothing is told so.
+        only_moves: whether no kernel of the call computes.
         notes: what a reader should know about how these came to be.
         yardsticks: what was measured about them since, kept by who measured it (observe/conditioning.py).
     """
@@ -88,7 +89,8 @@ class Reference:
     golden: Capture
     benchmark: Capture | None
     criterion: Criterion
-    inputs: tuple[torch.Tensor, ...] = ()
+    inputs: tuple[torch.Tensor, ...] | None = None
+    only_moves: Callable[[], bool] = lambda: False
     notes: list[str] = field(default_factory=list)
     yardsticks: Any = None
 
@@ -140,8 +142,10 @@ class Reference:
         if benchmark is None and failure is not None:
             notes.append(f"the CPU has no result in {case.dtype} to compare with: {_first_line(failure.error)}")
         assert golden is not None
-        exact_inputs = case.tensors if case.module is None and setting.autocast is None else ()
-        return cls(golden, benchmark, criterion, exact_inputs, notes)
+        if case.module is not None or setting.autocast is not None:
+            return cls(golden, benchmark, criterion, notes=notes)
+        only_moves = functools.cache(functools.partial(_only_moves, case, setting, fn))
+        return cls(golden, benchmark, criterion, case.tensors, only_moves, notes)
 
     @property
     def own(self) -> Capture:
@@ -172,8 +176,11 @@ class Reference:
     def _tree(
         self, golden: Any, actual: Any, benchmark: Any, root: str, starts: tuple[torch.Tensor, ...] = ()
     ) -> tuple[OutputResult, ...]:
-        inputs = (*self.inputs, *starts) if self.inputs and self.criterion.name == "auto" else ()
-        exact = functools.partial(moved, inputs=inputs) if inputs else None
+        exact = None
+        if self.inputs is not None and self.criterion.name == "auto":
+            exact = functools.partial(moved, inputs=(*self.inputs, *starts))
+            if root == "output":  # a backward pass has kernels of its own
+                exact = functools.partial(exact, only_moves=self.only_moves)
         yardstick = None if self.benchmark is None or benchmark is golden else benchmark
         return judge_tree(golden, actual, yardstick, self.criterion, root, exact=exact)
 
@@ -183,7 +190,7 @@ class Reference:
         if not able or actual.backward_error is not None:
             return
         golden, benchmark = able[0].gradients, able[-1].gradients
-        largest = max((_rms(g) for g in golden.values() if g is not None), default=0.0)  # may be infinite
+        largest = max((rms(g) for g in golden.values() if g is not None), default=0.0)  # may be infinite
         for name in _union(benchmark, golden, actual.gradients):
             sides = golden.get(name), actual.gradients.get(name), benchmark.get(name)
             if all(side is None for side in sides) or (only_arguments and name not in benchmark):
@@ -219,6 +226,15 @@ class Reference:
 _MISSING = object()
 
 
+def _only_moves(case: Case, setting: Setting, fn: Callable[..., Any] | None) -> bool:
+    kernels = Kernels()
+    try:
+        capture = run(case, CpuTarget(), dataclasses.replace(setting, backward=False), fn=fn, mode=kernels)
+    except RunFailed:
+        return False
+    return not (case.modules or capture.drew or kernels.count or kernels.made)
+
+
 def leaves(capture: Capture) -> dict[str, torch.Tensor]:
     """Every tensor a capture holds, by the path it is judged under."""
     found = list(flatten(capture.output, "output"))
@@ -242,7 +258,7 @@ def _agree(golden: Capture, benchmark: Capture) -> bool:
 
 
 def _distance(golden: torch.Tensor, other: torch.Tensor) -> float:
-    apart, size = _rms(golden.double() - other.double()), _rms(golden)
+    apart, size = rms(golden.double() - other.double()), rms(golden)
     return apart / size if size else apart
 
 
@@ -279,11 +295,12 @@ def _vanishes(golden: torch.Tensor | None, actual: torch.Tensor | None, largest:
     roundoff = torch.finfo(actual.dtype).eps / 2
     if not math.isfinite(largest):
         return False
-    return _rms(golden) <= 2.0**-6 * roundoff * largest and _rms(actual) <= 64 * roundoff * largest
+    return rms(golden) <= 2.0**-6 * roundoff * largest and rms(actual) <= 64 * roundoff * largest
 
 
-def _rms(value: torch.Tensor) -> float:
-    return float(value.abs().double().square().mean().sqrt()) if value.numel() else 0.0
+def rms(value: torch.Tensor) -> float:
+    """Root mean square; 0 for a tensor without elements."""
+    return float(widened(value).abs().square().mean().sqrt()) if value.numel() else 0.0
 
 
 def _passing(output: OutputResult) -> OutputResult:

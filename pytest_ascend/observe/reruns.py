@@ -22,6 +22,7 @@ from pytest_ascend.cases.layouts import is_plain_layout, relay_all
 from pytest_ascend.cases.transfer import Entry, same_bits
 from pytest_ascend.judge import budget
 from pytest_ascend.judge.standards import factor
+from pytest_ascend.judge.structure import widened
 from pytest_ascend.judge.verdict import Kind, OutputResult, Verdict
 from pytest_ascend.observe import chance, curve
 from pytest_ascend.observe.capture import Capture, RunFailed, Setting, run
@@ -30,7 +31,7 @@ from pytest_ascend.observe.defined import judge_by_definition
 from pytest_ascend.observe.memory import find_unwritten
 from pytest_ascend.observe.mode_models import modelled
 from pytest_ascend.observe.overflow import overflow
-from pytest_ascend.observe.reference import Judged, Reference, leaves
+from pytest_ascend.observe.reference import Judged, Reference, leaves, rms
 from pytest_ascend.observe.sizes import find_size
 from pytest_ascend.observe.stepwise import judge_steps
 from pytest_ascend.observe.undefined import duplicates, open_casts
@@ -100,7 +101,7 @@ class SecondLook:
                 left, right = golden.get(path), own.get(path)
                 if left is None or right is None or left.shape != right.shape:
                     continue
-                if _rms(left, right) > _FAR * _rms(left, torch.zeros_like(left)):
+                if _apart(left, right) > _FAR * rms(left):
                     paths.add(path)
         return paths - self.sure
 
@@ -137,7 +138,7 @@ class SecondLook:
         models = functools.partial(modelled, self), functools.partial(curve.prepare, self)
         named = functools.partial(overflow, self), functools.partial(find_size, self)
         # What excuses a failure by how far the function carries rounding measures the layers along with it.
-        return (*self._by_what_defines(), *by_cause, *models, self._amplified, *named)
+        return (*self._by_what_defines(), *by_cause, *models, self.amplified, *named)
 
     def _by_what_defines(self) -> tuple[Step, ...]:
         """What judges otherwise than by values."""
@@ -159,33 +160,12 @@ class SecondLook:
             found = self._findings(actual, [o.path for o in judged.outputs if _is_numeric(o)])
         except RunFailed:
             return judged
-        outputs = [self._moved(self._weighed(o, found.get(o.path)), actual) for o in judged.outputs]
+        outputs = [self._weighed(o, found.get(o.path)) for o in judged.outputs]
         right = all(o.verdict is not Verdict.FAIL for o in outputs if o.path.startswith("output"))
         for i, output in enumerate(outputs):
             if right and output.verdict is Verdict.FAIL and output.path.startswith("grad(") and output.path in found:
                 outputs[i] = dataclasses.replace(output, kind=Kind.gradient)
         return Judged(tuple(outputs), judged.checkpoints)
-
-    def _moved(self, output: OutputResult, actual: Capture) -> OutputResult:
-        """A result that no kernel computes is exact, however few its values are."""
-        if self.reference.criterion.name != "auto" or self.case.modules or self.reference.benchmark is None:
-            return output
-        if output.verdict is not Verdict.PASS or not output.path.startswith("output") or self.reference.own.drew:
-            return output
-        right, here = leaves(self.reference.benchmark).get(output.path), leaves(actual).get(output.path)
-        if right is None or here is None or not here.is_floating_point() or here.shape != right.shape:
-            return output
-        strided = here.layout is right.layout is torch.strided
-        if here.dtype != right.dtype or here.dtype.itemsize == 1 or not strided:
-            return output
-        apart = ((here != right) & ~(here.isnan() & right.isnan())) | (
-            (here == 0) & (torch.signbit(here) != torch.signbit(right))
-        )
-        bad = int(apart.sum())
-        if not bad or not self.measure().only_moves:
-            return output
-        reason = f"{bad} of {here.numel()} elements are not what was moved there, and no kernel computes"
-        return dataclasses.replace(output, verdict=Verdict.FAIL, kind=Kind.exact, reason=reason, status="fail")
 
     def _weighed(self, output: OutputResult, said: budget.Finding | None) -> OutputResult:
         if said is None or (said.verdict is output.verdict is Verdict.PASS):
@@ -211,26 +191,13 @@ class SecondLook:
         return judged
 
     def _findings(self, actual: Capture, paths: Iterable[str]) -> dict[str, budget.Finding]:
-        """What the error budget says where it decides: of single functions, beside a golden that is wider."""
-        if self.reference.criterion.name != "auto" or self.case.modules or self.reference.benchmark is None:
+        """What the error budget says where it decides."""
+        golden = self._budgeted(actual, paths)
+        if not golden:
             return {}
-        golden, benchmark, here = leaves(self.reference.golden), leaves(self.reference.benchmark), leaves(actual)
-        paths = [
-            path
-            for path in paths
-            if path in golden and path in here and path in benchmark and here[path].dtype in _BUDGETED
-            if golden[path].shape == here[path].shape == benchmark[path].shape
-        ]
-        same = any(golden[path].dtype == here[path].dtype for path in paths)
-        if same and not self.reference.own.drew:  # the callable casts its result itself
-            golden = {**golden, **self.measure().unrounded()}
-        paths = [
-            path
-            for path in paths
-            if golden[path].dtype in (torch.float64, torch.complex128) and golden[path].shape == here[path].shape
-        ]
-        found = {path: budget.Finding(Verdict.PASS) for path in paths if budget.is_explained(golden[path], here[path])}
-        rest = [path for path in paths if path not in found]
+        benchmark, here = leaves(self.reference.own), leaves(actual)
+        found = {p: budget.Finding(Verdict.PASS) for p in golden if budget.is_explained(golden[p], here[p])}
+        rest = [path for path in golden if path not in found]
         measure = self.measure()
         spreads = measure.spreads(rest) if rest else {}
         for path in rest:
@@ -243,6 +210,26 @@ class SecondLook:
                 golden[path], here[path], spreads.get(path), benchmark[path], once, composed=composed
             )
         return found
+
+    def _budgeted(self, actual: Capture, paths: Iterable[str]) -> dict[str, torch.Tensor]:
+        """The goldens of what the error budget decides: of single functions, beside a golden that is wider."""
+        if self.reference.criterion.name != "auto" or self.case.modules or self.reference.benchmark is None:
+            return {}
+        golden, benchmark, here = leaves(self.reference.golden), leaves(self.reference.benchmark), leaves(actual)
+        paths = [
+            path
+            for path in paths
+            if path in golden and path in here and path in benchmark and here[path].dtype in _BUDGETED
+            if golden[path].shape == here[path].shape == benchmark[path].shape
+        ]
+        same = any(golden[path].dtype == here[path].dtype for path in paths)
+        if same and not self.reference.own.drew:  # the callable casts its result itself
+            golden = {**golden, **self.measure().unrounded()}
+        return {
+            path: golden[path]
+            for path in paths
+            if golden[path].dtype in (torch.float64, torch.complex128) and golden[path].shape == here[path].shape
+        }
 
     def measure(self) -> Yardsticks:
         """What results are measured by beside golden and benchmark; the same for every look at one reference."""
@@ -380,7 +367,7 @@ class SecondLook:
                 return judged.replaced(lambda o: True, Verdict.MODE_DIFF, reason, status="warning"), []
         return judged, []
 
-    def _amplified(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
+    def amplified(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
         """Errors no larger than what the last bits of the inputs become on their way through the function."""
         if self.reference.criterion.name != "auto" or self.reference.golden.backward_error is not None:
             return judged, []
@@ -388,7 +375,7 @@ class SecondLook:
         golden, benchmark = leaves(self.reference.golden), leaves(self.reference.own)
         here = leaves(actual)
         # What the budget weighed is settled.
-        paths -= self._findings(actual, [o.path for o in judged.failing if _is_numeric(o)]).keys()
+        paths -= self._budgeted(actual, [o.path for o in judged.failing if _is_numeric(o)]).keys()
         floating = {p for p in paths if p in golden and (golden[p].is_floating_point() or golden[p].is_complex())}
         spreads = self.measure().spreads(floating) | self.measure().jumps(paths - floating)
         legal = {
@@ -403,7 +390,7 @@ class SecondLook:
 def spread(captures: list[Capture], path: str) -> float:
     """The largest difference between runs at a path: NaN-safe, infinite where one run is finite and another isn't."""
     values = [leaves(capture).get(path) for capture in captures]
-    tensors = [v.to(torch.complex128 if v.is_complex() else torch.float64) for v in values if v is not None]
+    tensors = [widened(v) for v in values if v is not None]
     if len(tensors) < len(values) or len({t.shape for t in tensors}) > 1:
         return float("inf")
     widest = 0.0
@@ -430,7 +417,7 @@ def _is_close(left: Capture, right: Capture, path: str) -> bool:
     here, there = leaves(left).get(path), leaves(right).get(path)
     if here is None or there is None or here.shape != there.shape or not here.is_floating_point():
         return False
-    return _rms(here, there) <= 64 * torch.finfo(here.dtype).eps * _rms(here, torch.zeros_like(here))
+    return _apart(here, there) <= 64 * torch.finfo(here.dtype).eps * rms(here)
 
 
 def _aliases(tensors: Iterable[torch.Tensor]) -> bool:
@@ -452,8 +439,8 @@ def _small(wrong: Iterable[OutputResult], golden: Capture, own: Capture, actual:
             return False
         if not here[path].shape == golds[path].shape == owns.get(path, golds[path]).shape:
             return False
-        error, size = _rms(here[path], golds[path]), _rms(golds[path], torch.zeros_like(golds[path]))
-        float32 = _rms(owns[path], golds[path]) if path in owns else 0.0
+        error, size = _apart(here[path], golds[path]), rms(golds[path])
+        float32 = _apart(owns[path], golds[path]) if path in owns else 0.0
         if not error <= max(_MODE_ERROR * size, _MODE_RATIO * float32):
             return False
     return True
@@ -483,9 +470,8 @@ def _is_rounding(output: OutputResult) -> bool:
     return output.metrics.relative_euclidean_distance <= 16 * torch.finfo(dtype).eps
 
 
-def _rms(left: torch.Tensor, right: torch.Tensor) -> float:
-    wide = torch.complex128 if left.is_complex() else torch.float64
-    return float((left.to(wide) - right.to(wide)).abs().square().mean().sqrt()) if left.numel() else 0.0
+def _apart(left: torch.Tensor, right: torch.Tensor) -> float:
+    return rms(widened(left) - widened(right))
 
 
 def _pattern(like: torch.Tensor) -> torch.Tensor:

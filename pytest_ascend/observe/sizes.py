@@ -188,7 +188,7 @@ class _Search:
 
 def _settles(look: SecondLook, actual: Capture, judged: Judged) -> bool:
     """Whether the function's own conditioning excuses every failure."""
-    return not look._amplified(actual, judged)[0].failed
+    return not look.amplified(actual, judged)[0].failed
 
 
 class _Narrow(Rebuilder):

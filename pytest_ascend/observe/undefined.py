@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pytest_ascend.judge.structure import widened
 from pytest_ascend.judge.verdict import Kind, Verdict
 from pytest_ascend.observe.capture import Capture, run
 from pytest_ascend.observe.reference import Judged, leaves
@@ -115,16 +116,12 @@ def _varying(values: list[torch.Tensor]) -> torch.Tensor | None:
     if len({value.shape for value in values}) != 1:
         return None
     mask = torch.zeros(values[0].shape, dtype=torch.bool)
-    wide = [_wide(value) for value in values]
+    wide = [widened(value) for value in values]
     for other in wide[1:]:
         same = (other == wide[0]) | (other.isnan() & wide[0].isnan())
         near = (other - wide[0]).abs() <= 2.0**-6 * wide[0].abs()
         mask |= ~(same | near)
     return mask
-
-
-def _wide(value: torch.Tensor) -> torch.Tensor:
-    return value.to(torch.complex128 if value.is_complex() else torch.float64)
 
 
 def _judged_beside(look: SecondLook, actual: Capture, open_: Mapping[str, torch.Tensor]) -> set[str]:
@@ -145,10 +142,12 @@ def _nearest(look: SecondLook, actual: Capture, paths: set[str], results: list[B
     for path in paths:
         if path not in here or any(path not in g or g[path].shape != here[path].shape for g in goldens):
             continue
-        value = _wide(here[path])
+        value = widened(here[path])
         options = torch.stack([g[path] for g in goldens])
-        apart = (_wide(options) - value).abs()
-        apart = torch.where((_wide(options) == value) | (_wide(options).isnan() & value.isnan()), 0.0, apart.double())
+        apart = (widened(options) - value).abs()
+        apart = torch.where(
+            (widened(options) == value) | (widened(options).isnan() & value.isnan()), 0.0, apart.double()
+        )
         best = apart.nan_to_num(nan=float("inf")).argmin(0, keepdim=True)
         golden[path] = options.gather(0, best)[0]
         if all(path in b for b in benchmarks):

@@ -19,6 +19,7 @@ import torch
 from pytest_ascend.cases.tree import Rebuilder
 from pytest_ascend.observe.capture import Capture
 from pytest_ascend.observe.modes import DispatchMode
+from pytest_ascend.observe.movement import MOVES
 
 __all__ = [
     "Beyond",
@@ -183,7 +184,7 @@ class Winner(Variant):
         if read is not None and "out" not in kwargs:
             writes = read(args, kwargs)
         if writes is None:
-            if self.met and not func.is_view and name not in _MOVES:
+            if self.met and not func.is_view and name not in _KEEPS:
                 self.computed.add(name)
             return func(*args, **kwargs)
         places, values = writes
@@ -318,19 +319,26 @@ class TanhGelu(Variant):
         return func(*args, **kwargs)
 
 
-#: operators that move or make values, where no chip saturates or flushes
-_MOVES = frozenset(
-    {
-        *("_to_copy", "clone", "copy_", "detach", "lift_fresh", "alias", "resize_", "set_", "cat", "stack", "where"),
-        *("constant_pad_nd", "gather", "index", "index_select", "masked_fill", "masked_fill_", "masked_select", "flip"),
-        *("roll", "repeat", "tril", "triu", "fill_", "zero_", "_local_scalar_dense", "scalar_tensor", "arange", "neg"),
-        *("abs", "scatter", "index_put", "index_put_", "index_copy", "select_scatter", "slice_scatter", "copysign"),
-        *(f"{name}{suffix}" for name in ("empty", "full", "ones", "zeros", "rand") for suffix in ("", "_like")),
-        *(f"new_{name}" for name in ("empty", "empty_strided", "full", "ones", "zeros")),
-        *("empty_strided", "as_strided", "isnan", "isinf", "isfinite", "nan_to_num", "view_as_real", "view_as_complex"),
-        *("eq", "ne", "lt", "le", "gt", "ge", "sign", "sgn", "signbit", "resolve_conj", "resolve_neg"),
-    }
-)
+#: operators that move or make values, or only look at them, where no chip saturates or flushes
+_KEEPS = MOVES | {
+    *("alias", "set_", "masked_fill", "masked_fill_", "masked_select", "flip", "roll", "repeat", "tril", "triu"),
+    *("neg", "abs", "sign", "sgn", "signbit", "copysign", "scatter", "index_put", "index_put_", "index_copy"),
+    *("select_scatter", "slice_scatter", "rand", "rand_like", "as_strided", "resolve_conj", "resolve_neg"),
+    *(
+        "isnan",
+        "isinf",
+        "isfinite",
+        "nan_to_num",
+        "view_as_real",
+        "view_as_complex",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+    ),
+}
 
 
 _COMPUTED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -341,7 +349,7 @@ class _Results(Variant):
 
     def call(self, func: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
         result = func(*args, **kwargs)
-        if func.is_view or name in _MOVES:
+        if func.is_view or name in _KEEPS:
             return result
         for one in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(one, torch.Tensor) and one.dtype in _COMPUTED and one.layout is torch.strided and one.numel():
@@ -383,7 +391,7 @@ class Flushing(_Results):
         self.inputs = inputs
 
     def call(self, func: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        if self.inputs and not func.is_view and name not in _MOVES:
+        if self.inputs and not func.is_view and name not in _KEEPS:
             written = [a.alias_info is not None for a in func._schema.arguments]
             args = [a if written[i] else self._flushed(a) for i, a in enumerate(args)]
         return super().call(func, name, args, kwargs)
