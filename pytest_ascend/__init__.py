@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_ascend import dumps as dumps
+    from pytest_ascend import perf as perf
     from pytest_ascend import strategies as strategies
     from pytest_ascend.cases.references import register_reference as register_reference
     from pytest_ascend.cases.strategies import ascend_cases as ascend_cases
@@ -34,6 +35,7 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "Verdict": ("pytest_ascend.judge.verdict", "Verdict"),
     "ascend_cases": ("pytest_ascend.cases.strategies", "ascend_cases"),
     "dumps": ("pytest_ascend.dumps", None),
+    "perf": ("pytest_ascend.perf", None),
     "strategies": ("pytest_ascend.strategies", None),
     "register_reference": ("pytest_ascend.cases.references", "register_reference"),
     "emulator": ("pytest_ascend.targets.emulator", None),
@@ -49,6 +51,7 @@ __all__ = [
     "compare",
     "dumps",
     "emulator",
+    "perf",
     "register_reference",
     "strategies",
 ]
