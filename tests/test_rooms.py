@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "pytest_ascend"
 
 # Ground floor first: a room may use rooms of its own floor and below.
 FLOORS = (
-    {"options", "judge", "dumps"},
+    {"options", "files", "judge", "dumps"},
     {"targets", "observe", "cases", "strategies"},
     {"check", "reproduce", "perf", "health"},
     {"settings", "session", "marks", "comparison", "examples", "fixtures", "collect", "run", "report"},
@@ -81,13 +81,13 @@ def test_the_ground_floor_is_pure(path: Path) -> None:
     beside = {f"pytest_ascend.{file.removesuffix('.py').replace('/', '.')}" for file in PURE_FILES}
     within = {name for name in names if name.startswith("pytest_ascend.perf")}
     assert all(name.rsplit(".", 1)[0] in beside for name in within)
-    assert rooms_used(path) <= {*PURE, "options", *(["perf"] if within else [])}
+    assert rooms_used(path) <= {*PURE, "options", "files", *(["perf"] if within else [])}
     assert not {name for name in names if name.split(".")[0] in ("torch_npu", "subprocess", "socket")}
 
 
 @pytest.mark.parametrize("path", [p for p in FILES if room(p) == "report"], ids=ids)
 def test_report_reads_and_never_computes(path: Path) -> None:
-    assert rooms_used(path) <= {"judge", "report"}
+    assert rooms_used(path) <= {"judge", "report", "files"}
     judged = {name for name in imported(path) if name.startswith("pytest_ascend.judge.")}
     assert all(name.startswith("pytest_ascend.judge.verdict") for name in judged)
 
