@@ -45,8 +45,11 @@ def test_names_are_those_of_msprobe_and_in_order(tmp_path: Path) -> None:
         F.cross_entropy(model(x), wanted).backward()
     names = list(entries(recording))
     assert names[:4] == [
-        "Functional.linear.0.forward", "Torch.relu.0.forward", "Tensor.add.0.forward", "Functional.layer_norm.0.forward",
-    ]  # fmt: skip
+        "Functional.linear.0.forward",
+        "Torch.relu.0.forward",
+        "Tensor.add.0.forward",
+        "Functional.layer_norm.0.forward",
+    ]
     assert names[12] == "Functional.cross_entropy.0.forward"
     assert names[13:16] == [
         "Functional.cross_entropy.0.backward", "Functional.layer_norm.2.backward", "Tensor.add.2.backward",
@@ -222,9 +225,15 @@ def test_ranks_lie_beside_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_an_error_in_the_block_leaves_a_dump_that_opens(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="mat1 and mat2"), pa.record(None, tmp_path) as recording:
-        torch.relu(torch.ones(2))
-        torch.mm(torch.ones(2, 3), torch.ones(2, 3))
+    recording = pa.record(None, tmp_path)
+
+    def block() -> None:
+        with recording:
+            torch.relu(torch.ones(2))
+            torch.mm(torch.ones(2, 3), torch.ones(2, 3))
+
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        block()
     assert list(entries(recording)) == ["Torch.ones.0.forward", "Torch.relu.0.forward"] + [
         f"Torch.ones.{i}.forward" for i in (1, 2)
     ]
@@ -243,11 +252,16 @@ def test_a_full_disk_is_one_sentence_and_leaves_a_dump_that_opens(
         save(tensor, file)
 
     monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(OSError, match="a recorded tensor can't be written: No space left on device.*pt'"):
-        with pa.record(None, tmp_path) as recording:
+    recording = pa.record(None, tmp_path)
+
+    def block() -> None:
+        with recording:
             x = torch.ones(2)
             torch.relu(x)
             torch.abs(x)
+
+    with pytest.raises(OSError, match=r"a recorded tensor can't be written: No space left on device.*pt'"):
+        block()
     assert list(entries(recording)) == ["Torch.ones.0.forward", "Torch.relu.0.forward"]
     assert len(list((Path(recording.path).parent / "dump_tensor_data").iterdir())) == 3
 
