@@ -10,7 +10,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 .PHONY: demo test test-mint lint bench bench-judgement bench-gate catalogue bench-catalogue fuzz clean help
 
 help:
-	@echo "make demo   run the examples on the emulated NPU and print the report"
+	@echo "make demo   run the examples on the emulated NPU, then each API that a recorded MiniLM calls"
 	@echo "make test   run the tests with coverage"
 	@echo "make test-mint  run mindspore.mint on MindSpore's CPU kernels against torch, in $(MINT)"
 	@echo "make lint   ruff and mypy --strict"
@@ -24,6 +24,9 @@ help:
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m pytest --ascend-compare examples
+	rm -rf .ascend/minilm
+	$(BIN)/python examples/minilm/record_minilm.py .ascend/minilm
+	$(BIN)/python -m pytest --ascend-compare .ascend/minilm
 
 test: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --cov --cov-fail-under=90 tests

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pytest_ascend.judge.compare import compare as compare
     from pytest_ascend.judge.verdict import CheckResult as CheckResult
     from pytest_ascend.judge.verdict import Verdict as Verdict
+    from pytest_ascend.observe.recording import record as record
     from pytest_ascend.options import CheckOptions as CheckOptions
     from pytest_ascend.targets import emulator as emulator
 
@@ -37,6 +38,7 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "dumps": ("pytest_ascend.dumps", None),
     "perf": ("pytest_ascend.perf", None),
     "strategies": ("pytest_ascend.strategies", None),
+    "record": ("pytest_ascend.observe.recording", "record"),
     "register_reference": ("pytest_ascend.cases.references", "register_reference"),
     "emulator": ("pytest_ascend.targets.emulator", None),
 }
@@ -52,6 +54,7 @@ __all__ = [
     "dumps",
     "emulator",
     "perf",
+    "record",
     "register_reference",
     "strategies",
 ]
