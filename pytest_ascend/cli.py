@@ -1,4 +1,4 @@
-"""The command ``pytest-ascend``: what this machine can compare with, the schema of the results file, test files."""
+"""The command ``pytest-ascend``: what this machine can compare with, the results' schema, test files, baselines."""
 
 from __future__ import annotations
 
@@ -121,7 +121,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     generate.add_argument("--api", metavar="PATTERN", help="APIs of the catalogue in place of a dump")
     generate.add_argument("--no-fold", action="store_true", help="a test for each call, also for those alike")
     generate.add_argument("--force", action="store_true", help="replace FILE where it exists")
+    baseline = commands.add_parser("baseline", help="list, show, compare, prune, merge and import stored baselines")
+    from pytest_ascend import baseline_cli
+
+    baseline_cli.add_commands(baseline)
     arguments = parser.parse_args(argv)
+    if arguments.command == "baseline":
+        return baseline_cli.run(arguments)
     if arguments.command == "generate":
         try:
             print(write_tests(arguments))
