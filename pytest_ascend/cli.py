@@ -91,7 +91,7 @@ def write_tests(arguments: argparse.Namespace) -> str:
         if util.find_spec("pytest_ascend.cases.catalogue") is None:
             raise ValueError("this installation of pytest-ascend has no catalogue of APIs")
         catalogue = importlib.import_module("pytest_ascend.cases.catalogue")
-        text = catalogue.source(arguments.api, arguments.output)
+        text = catalogue.source(arguments.api)
     else:
         from pytest_ascend import dumps
         from pytest_ascend.cases import as_code
