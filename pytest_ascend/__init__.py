@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_ascend import dumps as dumps
+    from pytest_ascend import perf as perf
     from pytest_ascend import strategies as strategies
     from pytest_ascend.cases.references import register_reference as register_reference
     from pytest_ascend.cases.strategies import ascend_cases as ascend_cases
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pytest_ascend.judge.compare import compare as compare
     from pytest_ascend.judge.verdict import CheckResult as CheckResult
     from pytest_ascend.judge.verdict import Verdict as Verdict
+    from pytest_ascend.observe.recording import record as record
     from pytest_ascend.options import CheckOptions as CheckOptions
     from pytest_ascend.targets import emulator as emulator
 
@@ -34,7 +36,9 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "Verdict": ("pytest_ascend.judge.verdict", "Verdict"),
     "ascend_cases": ("pytest_ascend.cases.strategies", "ascend_cases"),
     "dumps": ("pytest_ascend.dumps", None),
+    "perf": ("pytest_ascend.perf", None),
     "strategies": ("pytest_ascend.strategies", None),
+    "record": ("pytest_ascend.observe.recording", "record"),
     "register_reference": ("pytest_ascend.cases.references", "register_reference"),
     "emulator": ("pytest_ascend.targets.emulator", None),
 }
@@ -49,6 +53,8 @@ __all__ = [
     "compare",
     "dumps",
     "emulator",
+    "perf",
+    "record",
     "register_reference",
     "strategies",
 ]

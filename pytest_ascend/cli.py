@@ -81,7 +81,7 @@ def write_tests(arguments: argparse.Namespace) -> str:
 
     Raises ``ValueError`` or ``OSError``, each with one sentence.
     """
-    from pytest_ascend.report.files import write_text
+    from pytest_ascend.files import write_text
 
     if (arguments.dump is None) is (arguments.api is None):
         raise ValueError("give a dump, or --api PATTERN, and not both")

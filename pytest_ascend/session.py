@@ -221,7 +221,7 @@ class AscendSession:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def _write_script(self, record: Record, text: str) -> None:
-        from pytest_ascend.report.files import write_text
+        from pytest_ascend.files import write_text
 
         path = Path(self.config.invocation_params.dir, record["script"])
         try:

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "pytest_ascend"
 
 # Ground floor first: a room may use rooms of its own floor and below.
 FLOORS = (
-    {"options", "judge", "dumps"},
+    {"options", "files", "judge", "dumps"},
     {"targets", "observe", "cases", "strategies"},
     {"check", "reproduce", "perf", "health"},
     {"settings", "session", "marks", "comparison", "examples", "fixtures", "collect", "run", "report"},
@@ -22,8 +22,10 @@ FLOORS = (
 )
 KNOWS_PYTEST = {"settings", "session", "marks", "comparison", "fixtures", "collect", "plugin"}
 PURE = {"judge", "dumps"}
-# Numbers only, although their room also reads files and starts processes.
-PURE_FILES = {"perf/decide.py", "perf/operators.py", "perf/advice.py"}
+PURE_FILES = {
+    *("perf/decide.py", "perf/history.py", "perf/result.py", "perf/samples.py", "perf/student.py"),
+    *("perf/operators.py", "perf/advice.py"),
+}
 HEAVY = {"torch", "numpy", "mindspore", "torch_npu", "transformers", "hypothesis"}
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
@@ -79,15 +81,16 @@ def test_pytest_is_known_upstairs_only(path: Path) -> None:
 @pytest.mark.parametrize("path", [p for p in FILES if room(p) in PURE or ids(p) in PURE_FILES], ids=ids)
 def test_the_ground_floor_is_pure(path: Path) -> None:
     names = set(imported(path))
-    beside = {name.removeprefix("pytest_ascend.perf.").split(".")[0] for name in names if ".perf." in name}
-    assert {f"perf/{name}.py" for name in beside} <= PURE_FILES
-    assert rooms_used(path) - ({"perf"} if beside else set()) <= {*PURE, "options"}
+    beside = {f"pytest_ascend.{file.removesuffix('.py').replace('/', '.')}" for file in PURE_FILES}
+    within = {name for name in names if name.startswith("pytest_ascend.perf")}
+    assert all(name.rsplit(".", 1)[0] in beside for name in within)
+    assert rooms_used(path) <= {*PURE, "options", "files", *(["perf"] if within else [])}
     assert not {name for name in names if name.split(".")[0] in ("torch_npu", "subprocess", "socket")}
 
 
 @pytest.mark.parametrize("path", [p for p in FILES if room(p) == "report"], ids=ids)
 def test_report_reads_and_never_computes(path: Path) -> None:
-    assert rooms_used(path) <= {"judge", "report"}
+    assert rooms_used(path) <= {"judge", "report", "files"}
     judged = {name for name in imported(path) if name.startswith("pytest_ascend.judge.")}
     assert all(name.startswith("pytest_ascend.judge.verdict") for name in judged)
 
@@ -101,7 +104,7 @@ def loaded_by(code: str) -> set[str]:
 @pytest.mark.parametrize(
     "module",
     ["", ".plugin", ".settings", ".session", ".fixtures", ".options", ".cli", ".targets", ".report.terminal",
-     ".report.results_json", ".judge.verdict", ".collect", ".cases.pending", ".cases.references"],
+     ".report.results_json", ".judge.verdict", ".perf", ".collect", ".cases.pending", ".cases.references"],
 )  # fmt: skip
 def test_loading_is_light(module: str) -> None:
     assert not loaded_by(f"import pytest_ascend{module}") & HEAVY

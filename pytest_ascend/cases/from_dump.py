@@ -173,8 +173,13 @@ class Call:
         if self.name.api in ("__getitem__", "__setitem__") and len(args) > 1 and self._index_was_tuple():
             args[1] = tuple(args[1])
         kwargs = {name: make(one, f"input_kwargs.{name}") for name, one in self.forward.kwargs.items()}
-        if self.name.prefix == "Torch" and self.name.api in _FACTORIES and "device" not in kwargs:
-            kwargs["device"] = make(Token("torch.device", "cpu"), "input_kwargs.device")  # becomes the target
+        becomes_the_target = Token("torch.device", "cpu")
+        if isinstance(kwargs.get("device"), (str, int)) or (
+            self.name.prefix == "Torch" and self.name.api in _FACTORIES and "device" not in kwargs
+        ):
+            kwargs["device"] = make(becomes_the_target, "input_kwargs.device")
+        if self.name.api == "to" and len(args) > 1 and isinstance(args[1], str):
+            args[1] = make(becomes_the_target, "input_args[1]")
         return tuple(args), kwargs
 
     def _index_was_tuple(self) -> bool:

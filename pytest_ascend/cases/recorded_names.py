@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_ascend.cases.pending import CaseUnavailable
 
-__all__ = ["display", "function", "is_mint", "not_runnable"]
+__all__ = ["OTHER", "display", "function", "is_mint", "name_of", "not_runnable"]
 
 _HOMES = {
     "Functional": "torch.nn.functional",
@@ -27,6 +27,8 @@ _HOMES = {
     "MintFunctional": "mindspore.mint.nn.functional",
     "MintDistributed": "mindspore.mint.distributed",
 }
+OTHER = "Other"
+"""Prefix of what was called and is no operator; its name is then a whole one."""
 _DISTRIBUTED = {"Distributed", "MintDistributed"}
 _MINT = {"Mint", "MintFunctional"}
 
@@ -36,7 +38,7 @@ _REFUSED = {
     *("apply_", "map_", "map2_", "backward", "register_hook", "register_post_accumulate_grad_hook", "retain_grad"),
     *("share_memory_", "module_load", "pin_memory", "record_stream", "storage", "untyped_storage", "data_ptr"),
     *("set_", "resize_", "resize_as_", "numpy", "tolist", "requires_grad_", "as_subclass", "is_shared"),
-    *("rename", "rename_", "align_to", "refine_names", "unflatten_names", "cuda", "xpu", "ipu", "hpu", "mtia"),
+    *("rename", "rename_", "align_to", "refine_names", "unflatten_names", "cuda", "npu", "xpu", "ipu", "hpu", "mtia"),
     *("__new__", "__init__", "__class__", "__reduce__", "__reduce_ex__", "__setstate__", "__getstate__", "__del__"),
     *("__deepcopy__", "__copy__", "__dir__", "__format__", "__repr__", "__str__", "__hash__", "__init_subclass__"),
     *("__subclasshook__", "__torch_function__", "__torch_dispatch__", "__setattr__", "__getattribute__", "__delattr__"),
@@ -49,7 +51,7 @@ _SUBMODULES = {"linalg", "fft", "special", "sparse", "nested"}
 
 def display(prefix: str, api: str) -> str:
     """What an API is called in reports: ``torch.nn.functional.softmax``."""
-    return f"{_HOMES.get(prefix, prefix)}.{api}"
+    return api if prefix == OTHER else f"{_HOMES.get(prefix, prefix)}.{api}"
 
 
 def is_mint(prefix: str) -> bool:
@@ -67,6 +69,8 @@ def not_runnable(prefix: str, api: str) -> str:
         if util.find_spec("mindspore") is None:
             return "it needs MindSpore: pip install 'pytest-ascend[mindspore]' in an environment of its own"
         return ""
+    if prefix == OTHER:
+        return "it is no operator of torch's but a function that takes part in torch's overrides"
     if prefix not in _HOMES:
         return f"{prefix} is a library that pytest-ascend doesn't know"
     return ""
@@ -103,6 +107,43 @@ def function(prefix: str, api: str) -> Callable[..., Any]:
     if not _is_operator(found):
         raise CaseUnavailable(f"{name} is no operator that can be replayed from a dump")
     return found  # type: ignore[no-any-return]
+
+
+def name_of(fn: Callable[..., Any]) -> tuple[str, str] | None:
+    """Kind and name under which a call of a function is recorded, so that :func:`function` finds it again.
+
+    None for what is no call to compare: an attribute that is read (``x.shape``), a method that moves a tensor to a
+    device, hands it to numpy, hooks into autograd and the like. What torch's overrides know and :func:`function`
+    doesn't is ``("Other", its whole name)``; an operator of a library is ``(library, name)``.
+    """
+    import torch
+
+    if getattr(fn, "__name__", "") in ("__get__", "__set__", "__delete__"):
+        return None
+    if isinstance(fn, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        library, _, rest = str(fn).partition(".")
+        name, _, overload = rest.partition(".")
+        if library == "npu":
+            return "NPU", name
+        return ("Aten" if library == "aten" else library), f"{name}.{overload}" if overload else name
+    home = getattr(fn, "__module__", None) or ""
+    whole = torch.overrides.resolve_name(fn) or f"{home}.{getattr(fn, '__qualname__', repr(fn))}"
+    whole = whole.replace("torch.functional.", "torch.")
+    if home.startswith("torch_npu"):
+        return "NPU", whole.rpartition(".")[2]
+    for prefix in ("Functional", "Tensor", "Torch", "VF"):
+        start = f"{_HOMES[prefix]}."
+        if not whole.startswith(start):
+            continue
+        api = whole.removeprefix(start)
+        if api.rpartition(".")[2] in _REFUSED:
+            return None
+        try:
+            function(prefix, api)
+        except CaseUnavailable:
+            continue
+        return prefix, api
+    return OTHER, whole
 
 
 def _of_torch(api: str) -> Any:

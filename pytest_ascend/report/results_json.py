@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
+from pytest_ascend.files import write_text
 from pytest_ascend.judge.verdict import Kind, Verdict, jsonable
-from pytest_ascend.report.files import write_text
 
 VERSION = 1
 

@@ -21,7 +21,7 @@ def code(readme: Path) -> list[str]:
 
 
 def test_the_first_example_and_the_planted_fault_run(readme, run) -> None:
-    first, _, _, planted, _ = code(readme)
+    first, _, _, _, planted, _ = code(readme)
     run(first + planted, "--ascend-compare").assert_outcomes(passed=2)
 
 
@@ -32,6 +32,16 @@ def test_the_way_without_pytest_runs(readme) -> None:
     names = {"torch": torch, "x": x, "golden": {"y": [x.double()]}, "actual": {"y": [x]}}
     exec(code(readme)[-1], names)
     assert names["result"].passed
+
+
+def test_the_recording_becomes_tests(readme, pytester) -> None:
+    import torch
+
+    block = next(block for block in code(readme) if "pa.record" in block)
+    exec(block, {"model": torch.nn.Linear(4, 2), "batch": torch.randn(3, 4)})
+    done = pytester.runpytest_inprocess("dumps", "--ascend-compare", "-p", "no:hypothesispytest")
+    done.assert_outcomes(passed=4)  # linear and sum, forward and backward
+    done.stdout.fnmatch_lines(["coverage of 2 APIs, 4 cases:", "*failed * 0"])
 
 
 def test_every_option_is_described(readme) -> None:

@@ -5,17 +5,26 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO, Any
+
+__all__ = ["write_text", "write_whole"]
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a file, making its folder. Raises ``OSError``; then the old file is still whole."""
+    write_whole(path, lambda file: file.write(text.encode()))
+
+
+def write_whole(path: str | os.PathLike[str], write: Callable[[IO[bytes]], Any]) -> None:
+    """Let ``write`` fill a file, making its folder. Raises ``OSError``; then the old file is still whole."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".ascend-", suffix=path.suffix)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            write(file)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes it private, which a report is not
