@@ -7,7 +7,7 @@ MINT   ?= .venv-mint
 JOBS   ?= 2
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-mint lint bench bench-judgement catalogue bench-catalogue fuzz clean help
+.PHONY: demo test test-mint lint bench bench-judgement bench-gate catalogue bench-catalogue fuzz clean help
 
 help:
 	@echo "make demo   run the examples on the emulated NPU, then each API that a recorded MiniLM calls"
@@ -16,6 +16,7 @@ help:
 	@echo "make lint   ruff and mypy --strict"
 	@echo "make bench  print the speed of the emulated device, the comparison and the plugin"
 	@echo "make bench-judgement  print how often each criterion blames right results and lets planted faults pass"
+	@echo "make bench-gate  print how often the performance gate raises a false alarm and what it finds, in simulated noise"
 	@echo "make fuzz   read 5,000 broken and hostile dumps"
 	@echo "make catalogue  compare all of torch's APIs on the emulated NPU"
 	@echo "make bench-catalogue  plant faults in 40 operators and see that the catalogue finds them"
@@ -41,11 +42,14 @@ lint: $(VENV)/.lint
 	$(BIN)/mypy --strict
 
 bench: $(VENV)/.test
-	set -e; for script in benchmarks/*.py; do $(BIN)/python $$script; done
+	set -e; for script in $(filter-out benchmarks/gate.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script; done
 
 bench-judgement: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/judgement/measure.py --jobs $(JOBS) --json judgement.json \
 		--check benchmarks/judgement/baseline.json
+
+bench-gate: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gate.py --jobs $(JOBS)
 
 fuzz: $(VENV)/.test
 	OMP_NUM_THREADS=1 ASCEND_FUZZ=5000 $(BIN)/python -m pytest tests/dumps/test_fuzz.py

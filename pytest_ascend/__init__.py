@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_ascend import dumps as dumps
+    from pytest_ascend import perf as perf
     from pytest_ascend import strategies as strategies
     from pytest_ascend.cases.catalogue.draw import Draw as Draw
     from pytest_ascend.cases.references import register_reference as register_reference
@@ -37,6 +38,7 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "Verdict": ("pytest_ascend.judge.verdict", "Verdict"),
     "ascend_cases": ("pytest_ascend.cases.strategies", "ascend_cases"),
     "dumps": ("pytest_ascend.dumps", None),
+    "perf": ("pytest_ascend.perf", None),
     "strategies": ("pytest_ascend.strategies", None),
     "record": ("pytest_ascend.observe.recording", "record"),
     "register_reference": ("pytest_ascend.cases.references", "register_reference"),
@@ -54,6 +56,7 @@ __all__ = [
     "compare",
     "dumps",
     "emulator",
+    "perf",
     "record",
     "register_reference",
     "strategies",

@@ -1,4 +1,4 @@
-"""The command ``pytest-ascend``: what this machine can compare with, the schema of the results file, test files."""
+"""The command ``pytest-ascend``: what this machine can compare with, the results file's schema, tests, profiles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata, util
 from typing import NamedTuple
 
@@ -102,8 +102,22 @@ def write_tests(arguments: argparse.Namespace) -> str:
     return f"{arguments.output}: {count} tests. Run them: pytest --ascend-compare {arguments.output}"
 
 
-def _refused(sentence: str) -> int:
-    print(f"pytest-ascend generate: {sentence}", file=sys.stderr)
+def _printed(command: str, answer: Callable[[], str]) -> int:
+    """Print the answer of a command, or the one sentence why there is none; the exit status."""
+    try:
+        print(answer())
+    except ValueError as error:
+        return _refused(command, str(error))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        return _refused(command, f"{error.filename}: {error.strerror}" if error.strerror else str(error))
+    return 0
+
+
+def _refused(command: str, sentence: str) -> int:
+    print(f"pytest-ascend {command}: {sentence}", file=sys.stderr)
     return 2
 
 
@@ -121,15 +135,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     generate.add_argument("--api", metavar="PATTERN", help="APIs of the catalogue in place of a dump")
     generate.add_argument("--no-fold", action="store_true", help="a test for each call, also for those alike")
     generate.add_argument("--force", action="store_true", help="replace FILE where it exists")
+    from pytest_ascend.perf import command as perf
+
+    perf.add_arguments(commands.add_parser("perf", help="print a profile, or which operators grew between two"))
     arguments = parser.parse_args(argv)
+    if arguments.command == "perf":
+        return _printed("perf", lambda: perf.run(arguments))
     if arguments.command == "generate":
-        try:
-            print(write_tests(arguments))
-        except ValueError as error:
-            return _refused(str(error))
-        except OSError as error:
-            return _refused(f"{error.filename}: {error.strerror}" if error.strerror else str(error))
-        return 0
+        return _printed("generate", lambda: write_tests(arguments))
     if arguments.command == "schema":
         from pytest_ascend.report.results_json import SCHEMA
 

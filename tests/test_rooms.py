@@ -22,7 +22,10 @@ FLOORS = (
 )
 KNOWS_PYTEST = {"settings", "session", "marks", "comparison", "fixtures", "collect", "plugin"}
 PURE = {"judge", "dumps"}
-PURE_FILES = {"perf/decide.py"}
+PURE_FILES = {
+    *("perf/decide.py", "perf/history.py", "perf/result.py", "perf/samples.py", "perf/student.py"),
+    *("perf/operators.py", "perf/advice.py"),
+}
 HEAVY = {"torch", "numpy", "mindspore", "torch_npu", "transformers", "hypothesis"}
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
@@ -77,8 +80,11 @@ def test_pytest_is_known_upstairs_only(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [p for p in FILES if room(p) in PURE or ids(p) in PURE_FILES], ids=ids)
 def test_the_ground_floor_is_pure(path: Path) -> None:
-    assert rooms_used(path) <= {*PURE, "options", "files"}
     names = set(imported(path))
+    beside = {f"pytest_ascend.{file.removesuffix('.py').replace('/', '.')}" for file in PURE_FILES}
+    within = {name for name in names if name.startswith("pytest_ascend.perf")}
+    assert all(name.rsplit(".", 1)[0] in beside for name in within)
+    assert rooms_used(path) <= {*PURE, "options", "files", *(["perf"] if within else [])}
     assert not {name for name in names if name.split(".")[0] in ("torch_npu", "subprocess", "socket")}
 
 
@@ -98,7 +104,7 @@ def loaded_by(code: str) -> set[str]:
 @pytest.mark.parametrize(
     "module",
     ["", ".plugin", ".settings", ".session", ".fixtures", ".options", ".cli", ".targets", ".report.terminal",
-     ".report.results_json", ".judge.verdict", ".collect", ".cases.pending", ".cases.references"],
+     ".report.results_json", ".judge.verdict", ".perf", ".collect", ".cases.pending", ".cases.references"],
 )  # fmt: skip
 def test_loading_is_light(module: str) -> None:
     assert not loaded_by(f"import pytest_ascend{module}") & HEAVY
