@@ -120,9 +120,7 @@ def _ls(arguments: argparse.Namespace) -> int:
             _say(shown)
         latest = found.sessions[-1].date if found.sessions else "never"
         times = ", ".join(f"{metric} {time(_latest(found, metric))}" for metric in METRICS if found.timed(metric))
-        _say(
-            f"  {found.test}  {_counted(len(found.sessions), 'session')}, last {latest}{', ' if times else ''}{times}"
-        )
+        _say(f"  {found.test}  {_counted(len(found.sessions), 'session')}, last {latest}{', ' if times else ''}{times}")
     return chosen.status()
 
 

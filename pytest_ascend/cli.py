@@ -1,4 +1,4 @@
-"""The command ``pytest-ascend``: what this machine can compare with, the results' schema, test files, baselines."""
+"""The command ``pytest-ascend``: what this machine can compare with, the schema, tests, profiles, baselines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata, util
 from typing import NamedTuple
 
@@ -91,7 +91,7 @@ def write_tests(arguments: argparse.Namespace) -> str:
         if util.find_spec("pytest_ascend.cases.catalogue") is None:
             raise ValueError("this installation of pytest-ascend has no catalogue of APIs")
         catalogue = importlib.import_module("pytest_ascend.cases.catalogue")
-        text = catalogue.source(arguments.api, arguments.output)
+        text = catalogue.source(arguments.api)
     else:
         from pytest_ascend import dumps
         from pytest_ascend.cases import as_code
@@ -102,8 +102,22 @@ def write_tests(arguments: argparse.Namespace) -> str:
     return f"{arguments.output}: {count} tests. Run them: pytest --ascend-compare {arguments.output}"
 
 
-def _refused(sentence: str) -> int:
-    print(f"pytest-ascend generate: {sentence}", file=sys.stderr)
+def _printed(command: str, answer: Callable[[], str]) -> int:
+    """Print the answer of a command, or the one sentence why there is none; the exit status."""
+    try:
+        print(answer())
+    except ValueError as error:
+        return _refused(command, str(error))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        return _refused(command, f"{error.filename}: {error.strerror}" if error.strerror else str(error))
+    return 0
+
+
+def _refused(command: str, sentence: str) -> int:
+    print(f"pytest-ascend {command}: {sentence}", file=sys.stderr)
     return 2
 
 
@@ -121,21 +135,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     generate.add_argument("--api", metavar="PATTERN", help="APIs of the catalogue in place of a dump")
     generate.add_argument("--no-fold", action="store_true", help="a test for each call, also for those alike")
     generate.add_argument("--force", action="store_true", help="replace FILE where it exists")
-    baseline = commands.add_parser("baseline", help="list, show, compare, prune, merge and import stored baselines")
     from pytest_ascend import baseline_cli
+    from pytest_ascend.perf import command as perf
 
-    baseline_cli.add_commands(baseline)
+    perf.add_arguments(commands.add_parser("perf", help="print a profile, or which operators grew between two"))
+    baseline_cli.add_commands(
+        commands.add_parser("baseline", help="list, show, compare, prune, merge and import stored baselines")
+    )
     arguments = parser.parse_args(argv)
+    if arguments.command == "perf":
+        return _printed("perf", lambda: perf.run(arguments))
     if arguments.command == "baseline":
         return baseline_cli.run(arguments)
     if arguments.command == "generate":
-        try:
-            print(write_tests(arguments))
-        except ValueError as error:
-            return _refused(str(error))
-        except OSError as error:
-            return _refused(f"{error.filename}: {error.strerror}" if error.strerror else str(error))
-        return 0
+        return _printed("generate", lambda: write_tests(arguments))
     if arguments.command == "schema":
         from pytest_ascend.report.results_json import SCHEMA
 

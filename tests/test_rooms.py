@@ -22,7 +22,10 @@ FLOORS = (
 )
 KNOWS_PYTEST = {"settings", "session", "marks", "comparison", "fixtures", "collect", "plugin"}
 PURE = {"judge", "dumps"}
-PURE_FILES = {"perf/decide.py", "perf/drift.py", "perf/history.py", "perf/result.py", "perf/samples.py", "perf/student.py"}
+PURE_FILES = {
+    *("perf/decide.py", "perf/drift.py", "perf/history.py", "perf/result.py", "perf/samples.py", "perf/student.py"),
+    *("perf/operators.py", "perf/advice.py"),
+}
 HEAVY = {"torch", "numpy", "mindspore", "torch_npu", "transformers", "hypothesis"}
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pytest_ascend.perf import PerfVerdict, decide_history
 from pytest_ascend.perf.baseline import Baseline, BaselineError, Session, Timings, merged, new_id
 
-from .conftest import ENVIRONMENT, make_session
+from .stored import ENVIRONMENT, make_session
 
 seconds = st.floats(1e-9, 1e3)
 errors = st.floats(0, 1e300)

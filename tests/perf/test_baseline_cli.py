@@ -15,7 +15,7 @@ from pytest_ascend.perf.baseline import Baseline, BaselineError, Timings
 from pytest_ascend.perf.benchmark_files import benchmark_files, read_benchmarks
 from pytest_ascend.perf.store import Store, load, write
 
-from .conftest import ENVIRONMENT, make_session
+from .stored import ENVIRONMENT, make_session
 
 CPU = {"device": "cpu", "python": "3.11"}
 HEAD = '{"machine_info": {"python_version": "3"}, '

@@ -17,9 +17,9 @@ from pytest_ascend.perf.baseline import Baseline, BaselineError
 from pytest_ascend.perf.fingerprint import fingerprint
 from pytest_ascend.perf.store import Store, load, write
 
-from .conftest import ENVIRONMENT, make_session
 from .saver import ENVIRONMENT as SAVERS
 from .saver import TEST
+from .stored import ENVIRONMENT, make_session
 
 SAVER = Path(__file__).parent / "saver.py"
 KILLS = int(os.environ.get("ASCEND_KILLS", "25"))  # `make fuzz` kills 200 times
