@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_ascend import dumps as dumps
     from pytest_ascend import perf as perf
     from pytest_ascend import strategies as strategies
+    from pytest_ascend.cases.catalogue.draw import Draw as Draw
     from pytest_ascend.cases.references import register_reference as register_reference
     from pytest_ascend.cases.strategies import ascend_cases as ascend_cases
     from pytest_ascend.check import check as check
@@ -32,6 +33,7 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "check": ("pytest_ascend.check", "check"),
     "compare": ("pytest_ascend.judge.compare", "compare"),
     "CheckOptions": ("pytest_ascend.options", "CheckOptions"),
+    "Draw": ("pytest_ascend.cases.catalogue.draw", "Draw"),
     "CheckResult": ("pytest_ascend.judge.verdict", "CheckResult"),
     "Verdict": ("pytest_ascend.judge.verdict", "Verdict"),
     "ascend_cases": ("pytest_ascend.cases.strategies", "ascend_cases"),
@@ -46,6 +48,7 @@ _HOMES: dict[str, tuple[str, str | None]] = {
 __all__ = [
     "CheckOptions",
     "CheckResult",
+    "Draw",
     "Verdict",
     "__version__",
     "ascend_cases",

@@ -1,20 +1,28 @@
 """Would the catalogue notice? Faults planted in 40 operators of the emulated device, 24 of them only for one layout,
 dtype or size class; each must fail ``pytest --ascend-compare --ascend-api API``, and none may without the fault.
 
-    python benchmarks/catalogue/faults.py [--only softmax,exp]
+    python benchmarks/catalogue/faults.py [--only softmax,exp] [--quick]
 
-Runs the cases that this command would, in its order, until one fails; prints which did.
+For each fault it runs that command on a device that has it, up to the first failure, with ``--ascend-reproducers``;
+then the file that the failure left, in a process of its own. That must fail on the device with the fault, pass on one
+without it, and hold no more than 64 elements, or 64 more than the fault needs to show. ``--quick``: the cases alone, in
+this process.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import subprocess
 import sys
+import tempfile
 import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,12 +47,14 @@ class Fault:
         api: the API whose cases must notice.
         damage: gets the right result and the arguments, returns the wrong result.
         only: when the kernel is wrong; always without it. Its name says when.
+        needs: how many elements an argument must have for it to be wrong.
     """
 
     op: str
     api: str
     damage: Callable[[Any, Args], Any]
     only: Callable[[Args], bool] | None = None
+    needs: int = 0
 
     @property
     def when(self) -> str:
@@ -187,10 +197,10 @@ FAULTS = (
     Fault("logsumexp", "torch.logsumexp", through_bfloat16, in_float32),
     Fault("addmm", "torch.addmm", through_bfloat16, in_bfloat16),
     # one class of sizes
-    Fault("sqrt", "torch.sqrt", last_unwritten, beyond_65535_elements),
-    Fault("sin", "torch.sin", last_unwritten, beyond_65535_elements),
-    Fault("sum", "torch.sum", scaled, beyond_1000_columns),
-    Fault("sort", "torch.sort", rows_swapped, beyond_1000_columns),
+    Fault("sqrt", "torch.sqrt", last_unwritten, beyond_65535_elements, 65536),
+    Fault("sin", "torch.sin", last_unwritten, beyond_65535_elements, 65536),
+    Fault("sum", "torch.sum", scaled, beyond_1000_columns, 1001),
+    Fault("sort", "torch.sort", rows_swapped, beyond_1000_columns, 1001),
     Fault("add", "torch.add", last_unwritten, from_16_columns_unless_a_multiple),
     Fault("bmm", "torch.bmm", last_unwritten, from_16_columns_unless_a_multiple),
     Fault("_log_softmax", "torch.log_softmax", last_unwritten, from_16_columns_unless_a_multiple),
@@ -239,28 +249,114 @@ def first_failure(api: str, listed: CaseList) -> str | None:
     return None
 
 
+@dataclass(frozen=True)
+class Found:
+    """What the command made of a fault.
+
+    Attributes:
+        case: the case that failed first, or "" where none did.
+        kind: of the failure.
+        elements: of the inputs of the file that it left, in memory; None without a file.
+        broken, healthy: the file's exit status on the device with the fault, and on one without.
+        problem: what is wrong with all of this, or "".
+    """
+
+    case: str = ""
+    kind: str = ""
+    elements: int | None = None
+    broken: int | None = None
+    healthy: int | None = None
+    problem: str = ""
+
+
+LARGEST = 64
+HERE = Path(__file__).resolve().parent
+
+
+def by_command(fault: Fault, scratch: Path) -> Found:
+    """Run the command on a device with the fault, then the file that its first failure left."""
+    folder = scratch / fault.op
+    folder.mkdir()
+    paths = [str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PLANTED": fault.op, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    command = [sys.executable, "-m", "pytest", "-p", "planted", "-p", "no:cacheprovider", "-q", "-x"]
+    command += ["--ascend-compare=emulated", f"--ascend-api={fault.api}", "--ascend-dtypes=float32,float16,bfloat16"]
+    command += ["--ascend-reproducers=scripts", "--ascend-json=results.json"]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    if not (folder / "results.json").exists():
+        return Found(problem=f"pytest wrote no results: {(done.stdout + done.stderr)[-500:]}")
+    results = json.loads((folder / "results.json").read_text())["results"]
+    failed = next((one for one in results if one["outcome"] == "failed"), None)
+    if failed is None or done.returncode != 1:
+        return Found(problem=f"not found by {len(results)} cases")
+    case, kind = failed["nodeid"].partition("::")[2], failed["kind"] or failed["verdict"]
+    if not failed["script"]:
+        return Found(case, kind, problem="no file that fails alone")
+    alone = [sys.executable, str(HERE / "planted.py"), fault.op, str(folder / failed["script"])]
+    done = subprocess.run(alone, cwd=folder, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        return Found(case, kind, problem=f"its file raised {(done.stderr.strip().splitlines() or ['nothing'])[-1]}")
+    said = json.loads(done.stdout.splitlines()[-1])
+    problems = [
+        "its file doesn't fail" if said["broken"] != 1 else "",
+        "its file fails without the fault" if said["healthy"] != 0 else "",
+        "its file is large" if said["elements"] > LARGEST + fault.needs else "",
+    ]
+    return Found(case, kind, **said, problem=", ".join(filter(None, problems)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="operators, comma separated; default: all")
-    only = set(filter(None, parser.parse_args().only.split(",")))
+    parser.add_argument("--quick", action="store_true", help="the cases alone, in this process, without reproducers")
+    arguments = parser.parse_args()
+    only = set(filter(None, arguments.only.split(",")))
     warnings.simplefilter("ignore")
     listed = load()
     chosen = [fault for fault in FAULTS if not only or fault.op in only]
-    missed, alarms, start = [], [], time.process_time()
-    for fault in chosen:
-        by = found(fault, listed)
-        print(f"{'found ' if by else 'MISSED'}  {fault.op:<22} {fault.when:<34} {by or ''}", flush=True)
-        missed += [] if by else [fault.op]
+    start = time.monotonic()
+    missed = quick(chosen, listed) if arguments.quick else whole(chosen)
+    alarms = []
     for api in sorted({fault.api for fault in chosen}):
         if by := first_failure(api, listed):
             print(f"FALSE ALARM  {by}", flush=True)
             alarms.append(by)
+    what = "found" if arguments.quick else "found and reproduced"
     print(
-        f"{len(chosen) - len(missed)} of {len(chosen)} faults found, "
+        f"{len(chosen) - len(missed)} of {len(chosen)} faults {what}, "
         f"{sum(f.only is not None for f in chosen)} of them conditional; {len(alarms)} APIs fail without one; "
-        f"{time.process_time() - start:.0f} s of CPU"
+        f"{time.monotonic() - start:.0f} s"
     )
     sys.exit(bool(missed or alarms))
+
+
+def quick(chosen: list[Fault], listed: CaseList) -> list[str]:
+    """Operators whose faults no case notices."""
+    missed = []
+    for fault in chosen:
+        by = found(fault, listed)
+        print(f"{'found ' if by else 'MISSED'}  {fault.op:<22} {fault.when:<34} {by or ''}", flush=True)
+        missed += [] if by else [fault.op]
+    return missed
+
+
+def whole(chosen: list[Fault]) -> list[str]:
+    """Operators whose faults the command misses, or whose reproducers aren't what they should be."""
+    missed = []
+    print(f"{'':<10}{'operator':<21} {'wrong':<33} {'elements':>8} {'exit':>4} {'healthy':>7}  first case that fails")
+    with tempfile.TemporaryDirectory() as name:
+        for fault in chosen:
+            seen = by_command(fault, Path(name))
+            numbers = (seen.elements, seen.broken, seen.healthy)
+            elements, broken, healthy = ("-" if number is None else number for number in numbers)
+            word = "WRONG" if seen.problem and seen.case else "MISSED" if seen.problem else "found"
+            print(
+                f"{word:<10}{fault.op:<21} {fault.when:<33} {elements:>8} {broken:>4} {healthy:>7}  "
+                f"{seen.case} ({seen.kind}){f': {seen.problem}' if seen.problem else ''}",
+                flush=True,
+            )
+            missed += [fault.op] if seen.problem else []
+    return missed
 
 
 if __name__ == "__main__":

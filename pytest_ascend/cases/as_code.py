@@ -3,41 +3,22 @@
 from __future__ import annotations
 
 import keyword
-import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_ascend.cases import recorded_names
+from pytest_ascend.cases.code import WIDTH, CallOf, Raw, comment, on_one_line, string, written
 from pytest_ascend.cases.from_dump import SEED, Call, calls
 from pytest_ascend.cases.pending import Absent, CaseUnavailable
 from pytest_ascend.dumps import Dump, DumpError
-from pytest_ascend.dumps.text import short
 from pytest_ascend.dumps.values import TensorSpec, Token
 
 __all__ = ["source"]
 
-_WIDTH = 110
 _INLINE = 16  # elements of the largest tensor that is written out
-
-
-@dataclass(frozen=True)
-class _Raw:
-    """A piece of code."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class _Call:
-    """A call in code; ``name`` is what is called, ``after`` follows its closing bracket."""
-
-    name: str
-    arguments: Sequence[tuple[str, Any]]  # keyword ("" for a positional one) and value
-    after: str = ""
 
 
 def source(dump: Dump, out: str, *, fold: bool = True) -> str:
@@ -85,11 +66,11 @@ def _head(
     yield ""
     yield f"pytestmark = pytest.mark.ascend(seed={SEED})"
     if "recorded(" in text:
-        yield f"recorded = pa.dumps.Recorded(Path(__file__).parent / {_string(folder)})"
+        yield f"recorded = pa.dumps.Recorded(Path(__file__).parent / {string(folder)})"
     if "like(" in text:
         yield "like = pa.dumps.like"
     for absent in left_out:
-        yield f"# left out: {_comment(absent.api)}: {_comment(absent.reason)}"
+        yield f"# left out: {comment(absent.api)}: {comment(absent.reason)}"
 
 
 def _test(call: Call, name: str) -> Iterator[str]:
@@ -102,9 +83,9 @@ def _test(call: Call, name: str) -> Iterator[str]:
         except (CaseUnavailable, DumpError) as error:
             reason = str(error)
     if reason:
-        yield f"@pytest.mark.skip(reason={_string(reason)})"
+        yield f"@pytest.mark.skip(reason={string(reason)})"
         yield f"def {name}():"
-        yield f"    pass  # {_comment(call.entry.name)}"
+        yield f"    pass  # {comment(call.entry.name)}"
         return
     yield f"def {name}(ascend_compare):"
     if call.count > 1:
@@ -118,17 +99,17 @@ def _body(call: Call) -> Iterator[str]:
     args, kwargs = call.arguments(render.argument)
     named = {key: value for key, value in kwargs.items() if key.isidentifier() and not keyword.iskeyword(key)}
     others = {key: value for key, value in kwargs.items() if key not in named}
-    arguments = [("", _Raw(_expression(call))), *(("", one) for one in args), *named.items()]
+    arguments = [("", Raw(_expression(call))), *(("", one) for one in args), *named.items()]
     if others:
         arguments.append(
-            ("", _Raw("**" + "{" + ", ".join(f"{_string(k)}: {_line(v)}" for k, v in others.items()) + "}"))
+            ("", Raw("**" + "{" + ", ".join(f"{string(k)}: {on_one_line(v)}" for k, v in others.items()) + "}"))
         )
     if call.backward:
         starts = [("", render.start(one, f"input[{i}]")) for i, one in enumerate(call.entry.grads)]
-        yield from _lines(_Call("start = ascend_compare.backward_from", starts), 4)
-        yield from _lines(_Call("start", arguments), 4)
+        yield from written(CallOf("start = ascend_compare.backward_from", starts), 4)
+        yield from written(CallOf("start", arguments), 4)
     else:
-        yield from _lines(_Call("ascend_compare.using(backward=False)", arguments), 4)
+        yield from written(CallOf("ascend_compare.using(backward=False)", arguments), 4)
 
 
 def _expression(call: Call) -> str:
@@ -169,15 +150,15 @@ class _Render:
         if gradients and spec.requires_grad and spec.dtype.startswith(("float", "bfloat", "complex")):
             after = ".requires_grad_()" + (".clone()" if self._call.changes_its_arguments else "")
         if spec.numel == 0:
-            return _Call("torch.empty", [("", spec.shape), ("dtype", _Raw(f"torch.{spec.dtype}"))], after)
+            return CallOf("torch.empty", [("", spec.shape), ("dtype", Raw(f"torch.{spec.dtype}"))], after)
         if spec.data_name is None:
             known = {key: getattr(spec, key) for key in ("min", "max", "mean", "norm")}
             given = [(key, value) for key, value in known.items() if value is not None]
             about = [("", spec.dtype), ("", spec.shape), *given, ("name", f"{name}.{place}")]
-            return _Call("like", about, after)
+            return CallOf("like", about, after)
         if spec.numel <= _INLINE and (written := self._inline(spec, f"{name}.{place}")) is not None:
-            return _Raw(written + after)
-        return _Call("recorded", [("", spec.data_name), ("", spec.dtype), ("", spec.shape)], after)
+            return Raw(written + after)
+        return CallOf("recorded", [("", spec.data_name), ("", spec.dtype), ("", spec.shape)], after)
 
     def _inline(self, spec: TensorSpec, place: str) -> str | None:
         """A small tensor written out, when it is short and comes out the same."""
@@ -188,83 +169,20 @@ class _Render:
         value = self._call.dump.tensor(spec, place)
         if value.is_complex() or (value.dtype.itemsize == 1 and value.dtype.is_floating_point):
             return None
-        written = f"torch.tensor({_line(value.tolist())}, dtype=torch.{spec.dtype})"
+        written = f"torch.tensor({on_one_line(value.tolist())}, dtype=torch.{spec.dtype})"
         again = torch.tensor(value.tolist(), dtype=value.dtype)
-        return written if same_bits(again, value) and len(written) <= _WIDTH - 20 else None
+        return written if same_bits(again, value) and len(written) <= WIDTH - 20 else None
 
 
-def _token(value: Token, place: str) -> _Raw:
+def _token(value: Token, place: str) -> Raw:
     from pytest_ascend.cases.from_dump import token
 
     found = token(value, place)
     if value.kind == "torch.device":
-        return _Raw('torch.device("cpu")')
+        return Raw('torch.device("cpu")')
     if value.kind == "torch.Size":
-        return _Raw(f"torch.Size({list(value.value)})")
-    return _Raw(str(found))  # torch.float32, torch.channels_last
-
-
-# ------------------------------------------------------------------------------------------------ lines of code
-
-
-def _lines(call: _Call, indent: int) -> Iterator[str]:
-    """A call on one line where it fits, else with an argument on each line."""
-    yield from _wrapped("", call, indent, "")
-
-
-def _wrapped(before: str, value: Any, indent: int, after: str) -> Iterator[str]:
-    pad = " " * indent
-    line = f"{pad}{before}{_line(value)}{after}"
-    if len(line) <= _WIDTH or not isinstance(value, (_Call, list)) or value == []:
-        yield line
-        return
-    if isinstance(value, list):
-        yield f"{pad}{before}["
-        for one in value:
-            yield from _wrapped("", one, indent + 4, ",")
-        yield f"{pad}]{after}"
-        return
-    yield f"{pad}{before}{value.name}("
-    for name, one in value.arguments:
-        yield from _wrapped(f"{name}=" if name else "", one, indent + 4, ",")
-    yield f"{pad}){value.after}{after}"
-
-
-def _line(value: Any) -> str:
-    """A value as one line of code."""
-    if isinstance(value, _Raw):
-        return value.text
-    if isinstance(value, _Call):
-        inner = ", ".join((f"{name}=" if name else "") + _line(one) for name, one in value.arguments)
-        return f"{value.name}({inner}){value.after}"
-    if isinstance(value, str):
-        return _string(value)
-    if value is ...:
-        return "..."
-    if isinstance(value, float) and not math.isfinite(value):
-        return f'float("{value}")'
-    if isinstance(value, list):
-        return "[" + ", ".join(_line(one) for one in value) + "]"
-    if isinstance(value, tuple):
-        return "(" + ", ".join(_line(one) for one in value) + ("," if len(value) == 1 else "") + ")"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_string(key)}: {_line(one)}" for key, one in value.items()) + "}"
-    if value is None or isinstance(value, (bool, int, float, slice)):
-        return repr(value)
-    raise CaseUnavailable(f"a {type(value).__name__} can't be written as code")
-
-
-def _string(text: str) -> str:
-    """A text as a literal in double quotes where that needs no escapes."""
-    return (
-        f'"{text}"'
-        if re.fullmatch(r"[^\"\\\x00-\x1f\x7f-\uffff]*", text)
-        else repr(text).encode("ascii", "backslashreplace").decode()
-    )
-
-
-def _comment(text: str) -> str:
-    return re.sub(r"[^\x20-\x7e]", "?", short(text, 160))
+        return Raw(f"torch.Size({list(value.value)})")
+    return Raw(str(found))  # torch.float32, torch.channels_last
 
 
 def _names(found: Sequence[Call]) -> Iterator[str]:

@@ -55,13 +55,21 @@ def test_unusable_times_are_said_first(capsys, profiles) -> None:
 
 
 def test_which_operators_grew(capsys, profiles) -> None:
-    paths = [
-        str(profiles / "torch_npu_profiler" / name) for name in ("v2_device_id_block_dim", "v3_device_id_block_num")
-    ]
+    names = ("v2_device_id_block_dim", "v3_device_id_block_num")
+    paths = [str(profiles / "torch_npu_profiler" / name) for name in names]
     assert cli.main(["perf", "diff", *paths]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "per step: 313 ms -> 307 ms, -1.9%"
-    assert lines[3].split()[:8] == ["aclnnInplaceZero_ZerosLikeAiCore_ZerosLike", "1.81", "ms", "1.88", "ms", "63.2", "us", "1"]
+    assert lines[3].split()[:8] == [
+        "aclnnInplaceZero_ZerosLikeAiCore_ZerosLike",
+        "1.81",
+        "ms",
+        "1.88",
+        "ms",
+        "63.2",
+        "us",
+        "1",
+    ]
     assert cli.main(["perf", "diff", "--json", "--top", "1", *paths]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["after_us"] == pytest.approx(306889.6)

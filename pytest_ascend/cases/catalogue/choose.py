@@ -20,7 +20,7 @@ from pytest_ascend.cases.pending import Absent, CaseUnavailable, Pending
 if TYPE_CHECKING:
     from pytest_ascend.cases.case import Case
 
-__all__ = ["Wish", "cases", "chosen", "matching", "pendings"]
+__all__ = ["Wish", "cases", "chosen", "matching", "others", "pending_of", "pendings"]
 
 DTYPES = ("float32", "float16", "bfloat16")
 #: for an API that has none of the default dtypes
@@ -87,12 +87,12 @@ def pendings(apis: Sequence[str], settings: Any) -> Iterator[Pending | Absent]:
     else:
         listed = load()
     known = list(dict.fromkeys(entry.api for entry in listed.entries))
-    chosen = matching(apis, known, _others(listed, apis))
+    chosen = matching(apis, known, others(listed, apis))
     for entry in listed.entries:
         if entry.api in chosen:
             yield from _of_entry(entry, wish)
     globs = [pattern for pattern in apis if pattern not in known]
-    for name, reason in _others(listed, apis).items():
+    for name, reason in others(listed, apis).items():
         if name not in chosen and any(fnmatch.fnmatchcase(name, pattern) for pattern in globs):
             yield Absent(name, reason)
 
@@ -123,7 +123,7 @@ def _nearest(pattern: str, known: Sequence[str]) -> str:
     return f"; the nearest there is: {near[0]!r}" if near else ""
 
 
-def _others(listed: CaseList, apis: Sequence[str]) -> dict[str, str]:
+def others(listed: CaseList, apis: Sequence[str]) -> dict[str, str]:
     """What of torch's public functions has no case, and why. Asks torch only where a glob could mean some."""
     if not any("*" in pattern or "?" in pattern for pattern in apis):
         return {}
@@ -149,7 +149,7 @@ def cases(entry: Entry, wish: Wish) -> Iterator[Pending]:
     for dtype, number, sample, layout in chosen(entry, wish):
         for mode in wish.modes:
             if mode == "eager" or (layout == "as_given" and not sample.family):  # compiling takes its time
-                yield _pending(entry, number, sample, dtype, layout, mode)
+                yield pending_of(entry, number, sample, dtype, layout, mode)
 
 
 def chosen(
@@ -206,7 +206,8 @@ def _fits(sample: Sample, dtype: str) -> bool:
     return sample.family != "every" or dtype in ("float16", "bfloat16")
 
 
-def _pending(entry: Entry, number: int, sample: Sample, dtype: str, layout: str, mode: str) -> Pending:
+def pending_of(entry: Entry, number: int, sample: Sample, dtype: str, layout: str, mode: str) -> Pending:
+    """A case that is built when it runs."""
     shown = sample.family or layout if layout == "as_given" else layout
     words = [
         dtype,

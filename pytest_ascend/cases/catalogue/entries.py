@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Entry", "Sample"]
+__all__ = ["Entry", "Sample", "module_of"]
 
 
 @dataclass(frozen=True, eq=True)
@@ -52,14 +52,11 @@ class Sample:
         fn = resolve(api)
         if self.made is not None:
             made = tuple(builder.build(spec) for spec in self.made["a"])
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                module = fn(*made, **{name: builder.build(spec) for name, spec in self.made["k"].items()})
-                fn = module.to(dtype).train(bool(self.made["t"]))
-                if any(torch.nn.parameter.is_lazy(one) for one in (*fn.parameters(), *fn.buffers())):
-                    with torch.no_grad():  # the first call gives a lazy module its shapes
-                        fn.float()(*Builder(torch.float32, seed).build(self.args))
-                    fn.to(dtype)
+            named = {name: builder.build(spec) for name, spec in self.made["k"].items()}
+            training = bool(self.made["t"])
+            fn = module_of(
+                fn, made, named, dtype, seed, training, lambda: Builder(torch.float32, seed).build(self.args)
+            )
         return fn, args, kwargs
 
     def tensors(self) -> Iterator[dict[str, Any]]:
@@ -153,6 +150,28 @@ class Entry:
         """What :meth:`to_json` wrote."""
         samples = [Sample.from_json(one) for one in row["samples"]]
         return cls(row["api"], row.get("variant", ""), row["kind"], tuple(row["dtypes"]), samples, row.get("of", ""))
+
+
+def module_of(
+    kind: Callable[..., torch.nn.Module],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    dtype: torch.dtype,
+    seed: int,
+    training: bool,
+    first: Callable[[], Sequence[Any]],
+) -> torch.nn.Module:
+    """A module with weights of a seed, in a dtype; ``first`` makes what a lazy one is first called with, in float32."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = kind(*args, **kwargs).to(dtype).train(training)
+        if any(torch.nn.parameter.is_lazy(one) for one in (*module.parameters(), *module.buffers())):
+            with torch.no_grad():
+                module.float()(*first())
+            module.to(dtype)
+    return module
 
 
 def _tensors(tree: Any) -> Iterator[dict[str, Any]]:
