@@ -126,7 +126,12 @@ def test_the_generated_file_gives_the_same_verdicts(pytester, tmp_path) -> None:
     path = record(tmp_path, "tensor")
     file = pytester.path / "test_generated.py"
     assert cli.main(["generate", path, "-o", str(file)]) == 0
-    assert "import torch_npu" in file.read_text()
+    text = file.read_text()
+    assert "import torch_npu" in text
+    assert (
+        "torch_npu.npu_iou has no reference on the CPU: give one with"
+        in text.partition("def test_npu_npu_iou")[0][-300:]
+    )
     collected = {
         "test_" + re.sub(r"[\W_]+", "_", name.lower()): one["verdict"] for name, one in results(pytester, path).items()
     }
