@@ -17,7 +17,7 @@ help:
 	@echo "make bench  print the speed of the emulated device, the comparison and the plugin"
 	@echo "make bench-judgement  print how often each criterion blames right results and lets planted faults pass"
 	@echo "make bench-gate  print how often the performance gate raises a false alarm and what it finds, in simulated noise"
-	@echo "make fuzz   read 5,000 broken and hostile dumps"
+	@echo "make fuzz   read 5,000 broken dumps and 2,000 broken profiles, and kill a process that saves baselines 200 times"
 	@echo "make catalogue  compare all of torch's APIs on the emulated NPU"
 	@echo "make bench-catalogue  plant faults in 40 operators and see that the catalogue finds them"
 	@echo "PYTHON=$(PYTHON) makes the environment in $(VENV)"
@@ -52,7 +52,8 @@ bench-gate: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gate.py --jobs $(JOBS)
 
 fuzz: $(VENV)/.test
-	OMP_NUM_THREADS=1 ASCEND_FUZZ=5000 $(BIN)/python -m pytest tests/dumps/test_fuzz.py
+	OMP_NUM_THREADS=1 ASCEND_FUZZ=5000 ASCEND_KILLS=200 $(BIN)/python -m pytest tests/dumps/test_fuzz.py tests/perf/test_store.py
+	ASCEND_FUZZ=2000 $(BIN)/python -m pytest tests/perf/test_fuzz_profiles.py
 
 catalogue: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ascend-compare=emulated --ascend-api 'torch.*' \

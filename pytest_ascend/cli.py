@@ -1,4 +1,4 @@
-"""The command ``pytest-ascend``: what this machine can compare with, the results file's schema, tests, profiles."""
+"""The command ``pytest-ascend``: what this machine can compare with, the schema, tests, profiles, baselines."""
 
 from __future__ import annotations
 
@@ -135,12 +135,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     generate.add_argument("--api", metavar="PATTERN", help="APIs of the catalogue in place of a dump")
     generate.add_argument("--no-fold", action="store_true", help="a test for each call, also for those alike")
     generate.add_argument("--force", action="store_true", help="replace FILE where it exists")
+    from pytest_ascend import baseline_cli
     from pytest_ascend.perf import command as perf
 
     perf.add_arguments(commands.add_parser("perf", help="print a profile, or which operators grew between two"))
+    baseline_cli.add_commands(
+        commands.add_parser("baseline", help="list, show, compare, prune, merge and import stored baselines")
+    )
     arguments = parser.parse_args(argv)
     if arguments.command == "perf":
         return _printed("perf", lambda: perf.run(arguments))
+    if arguments.command == "baseline":
+        return baseline_cli.run(arguments)
     if arguments.command == "generate":
         return _printed("generate", lambda: write_tests(arguments))
     if arguments.command == "schema":

@@ -18,12 +18,12 @@ FLOORS = (
     {"targets", "observe", "cases", "strategies"},
     {"check", "reproduce", "compiled", "perf", "health"},
     {"settings", "session", "marks", "comparison", "examples", "fixtures", "collect", "run", "report"},
-    {"plugin", "cli"},
+    {"plugin", "cli", "baseline_cli"},
 )
 KNOWS_PYTEST = {"settings", "session", "marks", "comparison", "fixtures", "collect", "plugin"}
 PURE = {"judge", "dumps"}
 PURE_FILES = {
-    *("perf/decide.py", "perf/history.py", "perf/result.py", "perf/samples.py", "perf/student.py"),
+    *("perf/decide.py", "perf/drift.py", "perf/history.py", "perf/result.py", "perf/samples.py", "perf/student.py"),
     *("perf/operators.py", "perf/advice.py"),
 }
 HEAVY = {"torch", "numpy", "mindspore", "torch_npu", "transformers", "hypothesis"}

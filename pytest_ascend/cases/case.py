@@ -100,6 +100,14 @@ class Case:
         return tuple(found for found in reach(self.fn, self.args, dict(self.kwargs)) if isinstance(found, nn.Module))
 
     @property
+    def is_model(self) -> bool:
+        """Whether there are layers that may stand for more than one operator: not one layer of ``torch.nn`` alone."""
+        modules = self.modules
+        if len(modules) != 1 or modules[0] is not self.module:
+            return bool(modules)
+        return any(True for _ in modules[0].children()) or not type(modules[0]).__module__.startswith("torch.nn.")
+
+    @property
     def dtype(self) -> str:
         """The dtype of the case: its first floating argument's, else its module's, else its first tensor's."""
         held = [tensor for module in self.modules for tensor in (*module.parameters(), *module.buffers())]

@@ -1,7 +1,7 @@
 """How far a function itself carries a change in the last bits of its inputs and of its intermediates.
 
 The golden is computed again (Monte-Carlo arithmetic) with every floating input multiplied by 1 ± 2^-23, drawn at
-random, for a module every parameter by 1 ± its dtype's unit roundoff, and what one kernel hands to the next by 1 ± the
+random, for a model every parameter by 1 ± its dtype's unit roundoff, and what one kernel hands to the next by 1 ± the
 roundoff of the case's own dtype, unless that holds it exactly. The largest change of an element over four such runs is
 its spread: large under cancellation, on steep slopes, and as large as the jump where a discontinuity is near (a floor,
 a tie). Runs come in pairs of opposite signs, so that a jump on either side of an input is met. An error is legal when
@@ -32,6 +32,8 @@ from pytest_ascend.targets.cpu import CpuTarget
 __all__ = ["Yardsticks", "conditioning"]
 
 RUNS = 4
+MORE = 3
+"""So many times as many runs again, where a result hangs on how lucky the first ones were."""
 MOST_KERNELS = 5000
 """So many take changed intermediates; what iterates until nothing changes any more would never end."""
 INPUT_ROUNDOFF = 2.0**-23
@@ -47,8 +49,13 @@ def conditioning(
     *,
     inputs: bool = True,
     stored: torch.dtype | None = None,
+    composed: bool = False,
+    first: int = 0,
 ) -> dict[str, torch.Tensor]:
     """The spread of every element at the given paths, as float64 tensors of the outputs' shapes.
+
+    ``first`` is the number of the first of the runs, which all differ. In what is ``composed`` a product may be stored
+    before something is added to it.
 
     Raises:
         RunFailed: the function raised with slightly changed inputs.
@@ -57,9 +64,9 @@ def conditioning(
         return {}
     before = leaves(golden)
     found: dict[str, torch.Tensor] = {}
-    for i in range(RUNS):
+    for i in range(first, first + RUNS):
         shaker = _shaker(case, i) if inputs else None
-        mode = _Rounded(stored, i) if stored is not None else None
+        mode = _Rounded(stored, i, composed) if stored is not None else None
         after = leaves(run(case, CpuTarget(), setting, floating=torch.float64, fn=fn, poison=shaker, mode=mode))
         for path in paths:
             if path in before and path in after and before[path].shape == after[path].shape:
@@ -78,7 +85,7 @@ def _shaker(case: Case, number: int) -> Callable[[Entry], None]:
 
     def shake(entry: Entry) -> None:
         roundoff = INPUT_ROUNDOFF
-        if entry.role != "argument":
+        if entry.role != "argument" and case.is_model:
             roundoff = _ROUNDOFF.get(entry.source.dtype, INPUT_ROUNDOFF)
         storage = flat_storage(entry.copy)
         if storage is None or storage[0] in done or not (entry.copy.is_floating_point() or entry.copy.is_complex()):
@@ -104,7 +111,8 @@ def _drawn(values: torch.Tensor, number: int) -> torch.Tensor:
     if values.is_complex():
         values = torch.view_as_real(values)
         return torch.view_as_complex(_drawn(values, number)) / (1 + 1j)
-    bits = values.to(torch.float64).contiguous().view(torch.int64) + number * _MIX[2]
+    start = (number * _MIX[2] + 2**63) % 2**64 - 2**63  # as 64 bits hold it
+    bits = values.to(torch.float64).contiguous().view(torch.int64) + start
     for factor, shift in zip(_MIX, (30, 27, 31), strict=True):
         bits = (bits ^ (bits >> shift)) * factor
     size = (bits >> 11).bitwise_and_((1 << 52) - 1).to(torch.float64).mul_(2.0**-52).add_(0.5)
@@ -138,6 +146,7 @@ class Yardsticks:
     reference: Reference
     fn: Callable[..., Any] | None = None
     _spreads: dict[str, torch.Tensor] = field(default_factory=dict)
+    _steadier: dict[str, torch.Tensor] = field(default_factory=dict)
     _jumps: dict[str, torch.Tensor] = field(default_factory=dict)
     _once: dict[str, torch.Tensor] | None = None
     _unrounded: dict[str, torch.Tensor] | None = None
@@ -151,13 +160,31 @@ class Yardsticks:
         """
         return self._measured(self._spreads, paths, inputs=True)
 
+    def steadier(self, paths: Collection[str]) -> dict[str, torch.Tensor]:
+        """The spreads again, where four runs happened to move an element little: what four runs do on the average.
+
+        Never less than :meth:`spreads`: an element that a jump was met at keeps it.
+
+        Raises:
+            RunFailed: the function raised with slightly changed inputs.
+        """
+        if set(paths) - self._steadier.keys():
+            every = leaves(self.reference.golden).keys()
+            first = self.spreads(every)
+            total = {path: value.clone() for path, value in first.items()}
+            for group in range(1, MORE + 1):
+                for path, value in self._once_more(every, inputs=True, first=group * RUNS).items():
+                    total[path] = total[path] + value
+            self._steadier = {path: torch.maximum(first[path], total[path] / (1 + MORE)) for path in total}
+        return {path: self._steadier[path] for path in paths if path in self._steadier}
+
     def jumps(self, paths: Collection[str]) -> dict[str, torch.Tensor]:
         """The same with the inputs as they are, for results that are exact if those are; for a module it is the same.
 
         Raises:
             RunFailed: the function raised with slightly changed intermediates.
         """
-        if self.case.modules:
+        if self.case.is_model:
             return self.spreads(paths)
         return self._measured(self._jumps, paths, inputs=False)
 
@@ -165,16 +192,21 @@ class Yardsticks:
         self, known: dict[str, torch.Tensor], paths: Collection[str], *, inputs: bool
     ) -> dict[str, torch.Tensor]:
         if set(paths) - known.keys():
-            golden = self.reference.golden
-            every = leaves(golden).keys()  # they all come out of the same runs
-            stored = None if self.case.modules else self._stored()
-            if inputs or stored is not None:
-                known |= conditioning(self.case, self.setting, golden, self.fn, every, inputs=inputs, stored=stored)
+            # They all come out of the same runs.
+            known |= self._once_more(leaves(self.reference.golden).keys(), inputs=inputs)
         return {path: known[path] for path in paths if path in known}
+
+    def _once_more(self, paths: Collection[str], *, inputs: bool, first: int = 0) -> dict[str, torch.Tensor]:
+        golden, stored = self.reference.golden, None if self.case.is_model else self._stored()
+        if not inputs and stored is None:
+            return {}
+        how: dict[str, Any] = {"inputs": inputs, "stored": stored, "first": first, "composed": self.composed}
+        return conditioning(self.case, self.setting, golden, self.fn, paths, **how)
 
     def _stored(self) -> torch.dtype | None:
         """What intermediates are stored in: the narrowest floating dtype that comes out, or goes in where none does."""
-        found = _floating(leaves(self.reference.own).values()) or _floating(self.case.tensors)
+        own = self.reference.benchmark
+        found = _floating(leaves(own).values() if own is not None else ()) or _floating(self.case.tensors)
         known = [dtype for dtype in found if dtype in _ROUNDOFF]
         return max(known, key=_ROUNDOFF.__getitem__, default=None)
 
@@ -232,10 +264,12 @@ class _Rounded(DispatchMode):
     store in the case's own dtype in between. What goes in from outside and what comes out at the end is left alone.
     """
 
-    def __init__(self, dtype: torch.dtype, number: int) -> None:
+    def __init__(self, dtype: torch.dtype, number: int, products: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.dtype = dtype
+        self.products = products
         self.roundoff = torch.finfo(dtype).eps / 2
+        self.least = torch.finfo(dtype).smallest_normal * self.roundoff  # subnormal numbers are rounded more coarsely
         self.generator = torch.Generator(device="cpu").manual_seed(1000 + number // 2)
         self.direction = 1 if number % 2 else -1
         self.computed: set[int] = set()
@@ -251,6 +285,8 @@ class _Rounded(DispatchMode):
             self.left -= 1
             args, kwargs = self._rounded(func, args, kwargs)
         result = func(*args, **kwargs)
+        if self.products and func._schema.name in _ADD_TO_PRODUCTS:
+            self._store_product(args, kwargs, result)
         for value in tree_leaves(result):
             if isinstance(value, torch.Tensor) and value.layout is torch.strided:
                 storage = value.untyped_storage()._cdata
@@ -259,6 +295,12 @@ class _Rounded(DispatchMode):
                 else:  # memory that was freed and given out again
                     self.computed.discard(storage)
         return result
+
+    def _store_product(self, args: Any, kwargs: Any, result: torch.Tensor) -> None:
+        if result.layout is torch.strided:
+            beta = kwargs.get("beta", 1)
+            product = result - beta * args[0] if beta else result
+            result.add_(self._stored(product) - product)
 
     def _is_computed(self, value: Any) -> bool:
         return (
@@ -269,22 +311,44 @@ class _Rounded(DispatchMode):
         )
 
     def _rounded(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        written = [a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments]
-        names = {a.name: w for a, w in zip(func._schema.arguments, written, strict=True)}
-        args = [a if written[i] else tree_map(self._round, a) for i, a in enumerate(args)]
-        kwargs = {k: v if names.get(k) else tree_map(self._round, v) for k, v in kwargs.items()}
+        schema = func._schema.arguments
+        takes = {a.name: self._round for a in schema} | {a.name: self._overwritten(a) for a in schema if _written(a)}
+        args = [tree_map(takes[schema[i].name], a) for i, a in enumerate(args)]
+        kwargs = {k: tree_map(takes[k], v) for k, v in kwargs.items()}
         return args, kwargs
 
-    def _round(self, value: Any) -> Any:
-        if not self._is_computed(value):
+    def _overwritten(self, argument: Any) -> Callable[[Any], Any]:
+        """What is done to an argument that is written: what is read of it before is rounded in place."""
+
+        def rounded(value: Any) -> Any:
+            if not argument.kwarg_only and self._is_computed(value):
+                value.copy_(self._round(value))
             return value
+
+        return rounded
+
+    def _round(self, value: Any) -> Any:
+        return self._stored(value) if self._is_computed(value) else value
+
+    def _stored(self, value: torch.Tensor) -> torch.Tensor:
         drawn = torch.rand(value.shape, generator=self.generator, dtype=torch.float64).mul_(3).sub_(1.5)
         drawn += 0.5 * torch.sign(drawn) * (drawn.abs() < 0.5)  # between 0.5 and 1.5, of either sign
-        drawn = torch.where(value == _stored(value, self.dtype), 0, drawn)  # what the dtype holds isn't rounded
-        return value * (1 + self.direction * self.roundoff * drawn)
+        drawn = torch.where(value == _held(value, self.dtype), 0, drawn)  # what the dtype holds isn't rounded
+        step = value * self.roundoff
+        step = torch.where(step.abs() < self.least, self.least, step)
+        return value + self.direction * drawn * step
 
 
-def _stored(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+#: Kernels that add a product to their first argument. Ones that don't fuse it round the product before: a recurrent
+#: cell on an accelerator adds its biases later.
+_ADD_TO_PRODUCTS = frozenset(f"aten::{name}" for name in ("addmm", "addmv", "baddbmm", "addbmm", "addr"))
+
+
+def _written(argument: Any) -> bool:
+    return argument.alias_info is not None and bool(argument.alias_info.is_write)
+
+
+def _held(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if value.is_complex():
-        return torch.complex(_stored(value.real, dtype), _stored(value.imag, dtype))
+        return torch.complex(_held(value.real, dtype), _held(value.imag, dtype))
     return value.to(dtype).to(value.dtype)

@@ -19,7 +19,7 @@ import torch
 
 from pytest_ascend.judge.verdict import Kind, Verdict
 from pytest_ascend.observe.capture import Capture
-from pytest_ascend.observe.reference import Judged, leaves, rms
+from pytest_ascend.observe.reference import Judged, apart, leaves
 from pytest_ascend.observe.undefined import variant_of
 from pytest_ascend.observe.variants import Flushing, Products, Saturating, TanhGelu, Variant
 from pytest_ascend.targets.base import Target
@@ -134,9 +134,7 @@ def _are_slight(paths: set[str], golden: Capture, actual: Capture) -> bool:
     for path in paths:
         if path not in there or path not in here or there[path].shape != here[path].shape:
             return False
-        left, right = there[path], here[path]
-        wide = torch.complex128 if left.is_complex() or right.is_complex() else torch.float64
-        size, error = rms(left.to(wide)), rms(right.to(wide) - left.to(wide))
+        error, size = apart(there[path], here[path])
         if not error <= _SLIGHT * size:
             return False
     return True

@@ -21,7 +21,7 @@ from pytest_ascend.observe.modules import Feed
 from pytest_ascend.observe.movement import Kernels, moved
 from pytest_ascend.targets.cpu import CpuTarget
 
-__all__ = ["Judged", "Reference", "leaves", "rms"]
+__all__ = ["Judged", "Reference", "apart", "leaves", "rms"]
 
 
 @dataclass(frozen=True)
@@ -301,6 +301,18 @@ def _vanishes(golden: torch.Tensor | None, actual: torch.Tensor | None, largest:
 def rms(value: torch.Tensor) -> float:
     """Root mean square; 0 for a tensor without elements."""
     return float(widened(value).abs().square().mean().sqrt()) if value.numel() else 0.0
+
+
+def apart(golden: torch.Tensor, other: torch.Tensor) -> tuple[float, float]:
+    """Root mean squares of the error and of the golden, of one shape, where they don't share an infinity or a NaN.
+
+    The error is infinite or NaN where one of them isn't finite and the other is something else.
+    """
+    left, right = widened(golden), widened(other)
+    shared = ~left.isfinite() & ((left == right) | (left.isnan() & right.isnan()))
+    if bool(shared.any()):
+        left, right = left[~shared], right[~shared]
+    return rms(right - left), rms(left[left.isfinite()])
 
 
 def _passing(output: OutputResult) -> OutputResult:

@@ -185,7 +185,7 @@ def read_metric(path: str | os.PathLike[str]) -> tuple[dict[str, float | str | N
     lines = []
     for cells in read_rows(path, notes=[]):
         line: dict[str, float | str | None] = {}
-        for name, value in zip(cells.header.names, cells.values, strict=True):
+        for place, (name, value) in enumerate(zip(cells.header.names, cells.values, strict=True)):
             if name in ("block_id", "sub_block_id"):
                 line[name] = told(value)
             elif not told(value):
@@ -193,7 +193,7 @@ def read_metric(path: str | os.PathLike[str]) -> tuple[dict[str, float | str | N
             else:
                 number = plain_number(value)
                 if number is None or number < 0:
-                    checked_time(path, cells.line, name, value)
+                    checked_time(path, cells.line, cells.header.label(place), value)
                 line[name] = number
         lines.append(line)
     return tuple(lines)

@@ -7,19 +7,23 @@ these files has no line break, so a line is a row, and a broken one can't swallo
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from .operators import OperatorRow, OperatorTable, stem_of
 from .tabular import (
     CUT_OFF,
+    LONGEST_LINE,
     LONGEST_US,
     MOST_OPERATORS,
     Header,
+    blocks_of,
     cells_of,
     check_width,
     checked_time,
+    ends_well,
     header_of,
-    lines_of,
     refuse,
     text_of,
     told,
@@ -27,7 +31,7 @@ from .tabular import (
 
 #: From so many calls of an operator the counters of the core's units are read; they only tell what limits it, and
 #: they are half of each line.
-COUNTED_CALLS = 64
+COUNTED_CALLS = 8
 
 #: After so many different names, those that differ in their counters only are added up.
 FOLDED = 20_000
@@ -87,58 +91,144 @@ class _Columns:
             unit: tuple(header.index[name] for name in names if header.has(name)) for unit, names in UNITS.items()
         }
         plain = [self.name, self.kind, self.core, self.duration, self.wait, self.step, self.device]
-        #: the last column that every line is split for, before and after the quoted lists of shapes are looked at
+        #: the last column that has to stand before the quoted lists of shapes for a line to be split quickly
         self.last_plain = max(place for place in plain if place is not None)
-        self.last = max(self.last_plain, *(place for place in self.inputs if place is not None), 0)
+        self.plain_key = [place for place in (self.name, self.kind, self.core, self.device) if place is not None]
+        self.step_key = [place for place in (self.step, self.device) if place is not None]
 
-    def identity(self, cells: list[str]) -> tuple[str, ...]:
+    def has_no_counters(self, cells: list[bytes]) -> bool:
+        """Whether all counters of a line without quotes are `N/A`, as those of collective calls are."""
+        return all(cells[place] == b"N/A" for places in self.units.values() for place in places)
+
+    def identity(self, cell: Callable[[int], str]) -> tuple[str, ...]:
         """What makes a task the same operator: name without counters, type, core, device and inputs."""
-        name, kind = told(cells[self.name]), told(cells[self.kind])
+        name, kind = told(cell(self.name)), told(cell(self.kind))
         kind = "" if kind == "0" else kind.rstrip("_")
         if not kind or not name.endswith(kind):
             name = stem_of(name)
         places = (self.core, self.device, *self.inputs)
-        rest = ("" if place is None else told(cells[place].replace('"', "")) for place in places)
+        rest = ("" if place is None else told(cell(place).replace('"', "")) for place in places)
         return name, kind or name, *rest
 
 
-class _Lists:
-    """How many commas stand before and after each quoted part that was seen.
+class _Alike:
+    """All lines with the same quoted part: how many cells stand before and commas after it, and their operators."""
 
-    From the first three quotes to the last, a line holds the lists of shapes with what is between them. A few hundred
-    of these texts come back in every line, so the csv module takes each apart once.
+    __slots__ = ("after", "before", "groups")
+
+    def __init__(self, before: int, after: int) -> None:
+        self.before, self.after = before, after
+        self.groups: dict[object, _Group] = {}
+
+
+class _Reader:
+    """Adds up the lines of one file.
+
+    From the first quote to the last, a line holds the lists of shapes with what is between them. A few hundred of these
+    texts come back in every line, so the csv module takes each apart once; another line with the same text and as many
+    commas on both sides splits at its commas.
     """
 
-    def __init__(self, columns: _Columns) -> None:
-        self.columns = columns
-        self.around: dict[bytes, tuple[int, int]] = {}
+    def __init__(self, header: Header) -> None:
+        self.path, self.columns = header.path, _Columns(header)
+        self.alike: dict[bytes, _Alike] = {}
+        self.careful: dict[object, _Group] = {}
+        self.unquoted: dict[object, _Group] = {}
+        self.merged: dict[tuple[str, ...], _Group] = {}
+        self.steps: set[object] = set()
+        self.loose = 0  # groups that aren't in `merged` yet
 
-    def cells(self, raw: bytes) -> tuple[bytes, list[bytes]] | None:
-        """The quoted part and the cells before it, or ``None`` where the csv module has to look."""
-        start = raw.find(b'"""')
-        if start < 0:
-            cells = raw.split(b",")
-            if len(cells) != self.columns.width or b'"' in raw or b"\r" in raw[:-2]:
-                return None
-            return b",".join([cells[place] for place in self.columns.inputs if place is not None]), cells
-        end = raw.rfind(b'"""') + 3
-        quoted, before, after = raw[start:end], raw[:start], raw[end:]
-        around = self.around.get(quoted)
-        if around is None or around != (before.count(b","), after.count(b",")):
-            return None
-        if b'"' in before or b'"' in after or b"\r" in before:
-            return None
-        return quoted, before.split(b",", self.columns.last_plain + 1)
+    def read(self, blocks: Iterable[list[bytes]]) -> None:
+        """Add up these lines, the second of the file and those that follow.
 
-    def learn(self, raw: bytes) -> None:
-        """Remember the quoted part of a line that the csv module has read and found right."""
-        start, end = raw.find(b'"""'), raw.rfind(b'"""') + 3
-        before, quoted, after = raw[:start], raw[start:end], raw[end:]
-        whole = before.endswith(b",") and (after.startswith(b",") or not after.strip())
-        if 0 <= start < end - 3 and whole and b'"' not in before + after and len(self.around) < MOST_OPERATORS:
-            commas = before.count(b",")
-            if commas > self.columns.last_plain:
-                self.around[quoted] = commas, after.count(b",")
+        This loop is what reading costs: less for a line than the csv module takes to split it.
+        """
+        columns, alike, unquoted, width = self.columns, self.alike, self.unquoted, self.columns.width
+        duration, wait, key_of = columns.duration, columns.wait, itemgetter(*columns.plain_key)
+        all_of = itemgetter(*columns.plain_key, *(place for place in columns.inputs if place is not None))
+        step_of = itemgetter(*columns.step_key) if columns.step_key else None
+        last_step: object = None
+        number = 1
+        for block in blocks:
+            for raw in block:
+                number += 1
+                first = raw.find(b'"')
+                if first < 0:
+                    cells = raw.split(b",")
+                    groups = unquoted if len(cells) == width else None
+                    if groups is not None:
+                        key = all_of(cells)
+                else:
+                    end = raw.rfind(b'"') + 1
+                    known = alike.get(raw[first:end])
+                    groups = None
+                    if known is not None and raw.count(b",", end) == known.after:
+                        cells = raw[:first].split(b",")
+                        if len(cells) == known.before:
+                            groups, key = known.groups, key_of(cells)
+                if groups is None:
+                    found = self._carefully(number, raw)
+                    if found is None:
+                        continue
+                    groups, key, cells = found
+                waits = cells[wait]
+                times = cells[duration]
+                try:
+                    took, waited = float(times), float(waits)
+                except ValueError:
+                    took = waited = -1.0
+                if not (0.0 <= took < LONGEST_US and 0.0 <= waited < LONGEST_US) or b"_" in times or b"_" in waits:
+                    took, waited = _times(columns, number, times, waits)
+                group = groups.get(key)
+                if group is None:
+                    group = groups[key] = self._group(number, raw, cells if groups is unquoted else None)
+                group.device_us += took
+                group.wait_us += waited
+                group.calls = calls = group.calls + 1
+                if calls <= COUNTED_CALLS and not (groups is unquoted and columns.has_no_counters(cells)):
+                    _count(group, columns, number, raw)
+                if step_of is not None and (step := step_of(cells)) != last_step:
+                    last_step = step
+                    self.steps.add(step)
+            if self.loose > FOLDED:
+                self.fold(number)
+        self.fold(None)
+
+    def _carefully(self, number: int, raw: bytes) -> tuple[dict[object, _Group], object, list[bytes]] | None:
+        """A line that the csv module has to look at: its group's place and its cells; ``None`` for an empty line."""
+        columns = self.columns
+        cells = cells_of(self.path, number, raw)
+        if not cells:
+            return None
+        check_width(self.path, number, len(cells), columns.width)
+        first, end = raw.find(b'"'), raw.rfind(b'"') + 1
+        quoted, commas = raw[first:end], raw.count(b",", 0, max(first, 0))
+        lists = quoted.startswith(b'"""') and quoted.endswith(b'"""')
+        apart = raw[first - 1 : first] == b"," and raw[end : end + 1] in (b",", b"\r", b"")
+        if lists and apart and commas > columns.last_plain and len(self.alike) < FOLDED:
+            self.alike[quoted] = _Alike(commas + 1, raw.count(b",", end))
+        return self.careful, columns.identity(cells.__getitem__), [cell.encode() for cell in cells]
+
+    def _group(self, number: int, raw: bytes, cells: list[bytes] | None) -> _Group:
+        """A new group; ``cells`` are all cells of a line without quotes, or ``None``."""
+        self.loose += 1
+        if cells is None:
+            return _Group(self.columns.identity(cells_of(self.path, number, raw).__getitem__))
+        text_of(self.path, number, raw)
+        if b"\r" in raw[:-1]:
+            refuse(self.path, number, "there is a line break inside the row", "profile again, or correct the line")
+        return _Group(self.columns.identity(lambda place: cells[place].decode()))
+
+    def fold(self, number: int | None) -> None:
+        """Add the groups to those of the same operator: names like `hcom_allReduce__865_17_1` differ in every call."""
+        for groups in (self.careful, self.unquoted, *(known.groups for known in self.alike.values())):
+            for group in groups.values():
+                self.merged.setdefault(group.identity, _Group(group.identity)).add(group)
+            groups.clear()
+        self.loose = 0
+        if len(self.merged) > MOST_OPERATORS:
+            refuse(self.path, number, f"there are more than {MOST_OPERATORS:,} different operators",
+                   "give a profile of fewer steps")  # fmt: skip
 
 
 def read_tasks(path: str | os.PathLike[str]) -> OperatorTable:
@@ -152,72 +242,23 @@ def read_tasks(path: str | os.PathLike[str]) -> OperatorTable:
         OSError: the file can't be opened.
     """
     path = os.fspath(path)
-    groups: dict[object, _Group] = {}
-    merged: dict[tuple[str, ...], _Group] = {}
-    steps: set[tuple[bytes, bytes]] = set()
-    raw = b"\n"
     with open(path, "rb") as file:
-        lines = lines_of(path, file)
-        columns = _Columns(header_of(path, next(lines, b"")))
-        lists = _Lists(columns)
-        name, kind, core, device, step = columns.name, columns.kind, columns.core, columns.device, columns.step
-        duration, wait = columns.duration, columns.wait
-        for number, raw in enumerate(lines, 2):
-            split = lists.cells(raw)
-            if split is None:
-                careful = cells_of(path, number, raw)
-                if not careful:
-                    continue
-                check_width(path, number, len(careful), columns.width)
-                lists.learn(raw)
-                cells = [cell.encode() for cell in careful]
-                key: object = columns.identity(careful)
-            else:
-                quoted, cells = split
-                key = quoted, cells[name], cells[kind], cells[core], b"" if device is None else cells[device]
-            times = cells[duration], cells[wait]
-            try:
-                took, waited = float(times[0]), float(times[1])
-                good = 0.0 <= took < LONGEST_US and 0.0 <= waited < LONGEST_US
-            except ValueError:
-                good = False
-            if not good or b"_" in times[0] or b"_" in times[1]:
-                took, waited = _times(columns, number, times)
-            group = groups.get(key)
-            if group is None:
-                if len(groups) >= FOLDED:
-                    _fold(groups, merged)
-                    if len(merged) > MOST_OPERATORS:
-                        refuse(path, number, f"there are more than {MOST_OPERATORS:,} different operators",
-                               "give a profile of fewer steps")  # fmt: skip
-                group = groups[key] = _Group(columns.identity(cells_of(path, number, raw)))
-            group.calls += 1
-            group.device_us += took
-            group.wait_us += waited
-            if group.calls <= COUNTED_CALLS:
-                _count(group, columns, number, raw)
-            if step is not None or device is not None:
-                steps.add((b"" if step is None else cells[step], b"" if device is None else cells[device]))
-    _fold(groups, merged)
-    rows = [_row(group) for group in merged.values()]
-    notes = [*_untyped(rows), *([] if raw.endswith(b"\n") else [CUT_OFF])]
-    return OperatorTable.of(rows, path, "kernel", steps=len(steps), notes=notes)
+        header = header_of(path, file.readline(LONGEST_LINE))
+        reader = _Reader(header)
+        reader.read(blocks_of(path, file))
+        ended = ends_well(file)
+    rows = [_row(group) for group in reader.merged.values()]
+    notes = [*_untyped(rows), *([] if ended else [CUT_OFF])]
+    return OperatorTable.of(rows, path, "kernel", steps=len(reader.steps), notes=notes)
 
 
-def _fold(groups: dict[object, _Group], merged: dict[tuple[str, ...], _Group]) -> None:
-    """Add the groups to those of the same operator: names such as `hcom_allReduce__865_17_1` differ in every call."""
-    for group in groups.values():
-        merged.setdefault(group.identity, _Group(group.identity)).add(group)
-    groups.clear()
-
-
-def _times(columns: _Columns, line: int, cells: tuple[bytes, bytes]) -> tuple[float, float]:
+def _times(columns: _Columns, line: int, *cells: bytes) -> tuple[float, float]:
     """Duration and wait of a line whose cells aren't both plain numbers: an empty wait counts as none."""
-    path, names = columns.header.path, columns.header.names
+    path, label = columns.header.path, columns.header.label
     took, waited = (text_of(path, line, cell) for cell in cells)
     return (
-        checked_time(path, line, names[columns.duration], took),
-        checked_time(path, line, names[columns.wait], waited) if told(waited) else 0.0,
+        checked_time(path, line, label(columns.duration), took),
+        checked_time(path, line, label(columns.wait), waited) if told(waited) else 0.0,
     )
 
 
@@ -233,7 +274,7 @@ def _count(group: _Group, columns: _Columns, line: int, raw: bytes) -> None:
         for place in places:
             if told(cells[place]):
                 found = True
-                took = checked_time(header.path, line, header.names[place], cells[place])
+                took = checked_time(header.path, line, header.label(place), cells[place])
                 group.busy[unit] = group.busy.get(unit, 0.0) + took
     group.counted += found
 

@@ -406,3 +406,12 @@ def test_linear_and_convolution_gradient_operators():
     )  # fmt: skip
     assert only_weight[0] is None
     assert torch.equal(only_weight[1].cpu(), torch.ones(1, 1, 2, 2, 2))
+
+
+def test_the_gradient_of_binary_cross_entropy_doesnt_cancel():
+    """A card takes torch's own formula, sigmoid(x) - t, which is right where both are small."""
+    x, t = torch.tensor([-7.0, -9.0, -12.0]), torch.tensor([2e-3, 1e-4, 7e-6])
+    here = x.npu().requires_grad_()
+    F.binary_cross_entropy_with_logits(here, t.npu(), reduction="sum").backward()
+    want = torch.sigmoid(x.double()) - t.double()
+    assert torch.allclose(here.grad.cpu().double(), want, rtol=1e-5, atol=0)

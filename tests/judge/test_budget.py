@@ -152,3 +152,41 @@ def test_nothing_is_in_budget():
     empty = torch.zeros(0, dtype=torch.float64)
     assert is_explained(empty, empty.half())
     assert excess(empty, empty.half(), None) == 0.0
+
+
+def carried(n: int, drawn: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A golden beside larger intermediates, errors that rounding these leaves, and the larger of two draws of them."""
+    g = torch.randn(n, dtype=torch.float64, generator=drawn) * 2.0**-8
+    steps = torch.rand(6, n, dtype=torch.float64, generator=drawn) * 2 - 1
+    sign = torch.randint(0, 2, (2, 6, n), generator=drawn) * 2.0 - 1
+    draws = (torch.rand(2, 6, n, dtype=torch.float64, generator=drawn) + 0.5) * sign
+    return g, (steps.sum(0) * 2.0**-9 / 2), (draws.sum(1) * 2.0**-9).abs().amax(0)
+
+
+def test_among_many_carried_errors_some_are_large():
+    drawn = torch.Generator().manual_seed(3)
+    g, _, spread = carried(100_000, drawn)
+    error = 0.45 * spread.mean() * torch.randn(len(g), dtype=torch.float64, generator=drawn)
+    spread = spread.clamp_min(float(spread.mean()))  # what a few more draws show
+    actual, once = (g + error).bfloat16(), g.bfloat16()
+    assert weigh(g, actual, spread, once, composed=True).verdict is Verdict.PASS
+    assert weigh(g, actual, spread, once, composed=True, drawn=False).verdict is Verdict.FAIL
+    actual[7] += 6 * spread[7]
+    found = weigh(g, actual, spread, once, composed=True)
+    assert (found.verdict, found.kind) == (Verdict.FAIL, Kind.local)
+
+
+def test_few_carried_errors_have_no_more_room_than_one():
+    g, _, spread = carried(3, torch.Generator().manual_seed(3))
+    actual = (g + 2.0 * spread).bfloat16()
+    assert weigh(g, actual, spread, g.bfloat16(), composed=True).verdict is Verdict.FAIL
+
+
+def test_a_cpu_that_leans_beside_a_few_poor_elements_excuses_the_same_lean():
+    g = golden(125).abs() + 1
+    own = (g * (1 - 2.0**-12 * 0.9)).half()  # leans by half a step or so
+    own[:6] = (g[:6] * (1 + 30 * 2.0**-11)).half()  # and is poor where it cancels
+    found = weigh(g, own.clone(), None, own, g.half(), composed=False)
+    assert found.verdict is not Verdict.FAIL
+    worse = (own.double() * (1 - 2.0**-11 * 1.2)).half()
+    assert weigh(g, worse, None, own, g.half(), composed=False).verdict is Verdict.FAIL

@@ -261,6 +261,7 @@ _KERNELS = {
     "batch_norm_gather_stats_with_counts": batch_norm_gather_stats_with_counts,
     "batch_norm_backward_reduce": batch_norm_backward_reduce,
     "batch_norm_backward_elemt": batch_norm_backward_elemt,
+    "binary_cross_entropy_with_logits": binary_cross_entropy_with_logits,
 }
 
 
@@ -269,7 +270,6 @@ def register() -> None:
     library: Any = _Library("aten", "IMPL")
     for name, kernel in _KERNELS.items():
         library.impl(name, kernel, "PrivateUse1")
-    for key in ("PrivateUse1", "AutogradPrivateUse1"):  # in front of torch's own compositions
+    for key in ("PrivateUse1", "AutogradPrivateUse1"):  # in front of torch's own composition
         library.impl("one_hot", one_hot, key)
-        library.impl("binary_cross_entropy_with_logits", binary_cross_entropy_with_logits, key)
     _libraries.append(library)
