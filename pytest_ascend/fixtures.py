@@ -1,4 +1,4 @@
-"""What tests ask for: ``ascend_compare`` and ``ascend_device``."""
+"""What tests ask for: ``ascend_compare``, ``ascend_device`` and ``ascend_perf``."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_ascend.session import KEY, AscendSession
-from pytest_ascend.settings import COMPARE
+from pytest_ascend.settings import COMPARE, PERF_CHILD
 
 if TYPE_CHECKING:
     import torch
 
     from pytest_ascend.comparison import Comparison
+    from pytest_ascend.timing import Timing
 
 
 def _session_of(request: pytest.FixtureRequest, fixture: str) -> AscendSession:
@@ -40,3 +41,19 @@ def ascend_compare(request: pytest.FixtureRequest) -> Comparison:
 def ascend_device(request: pytest.FixtureRequest) -> torch.device:
     """The torch.device that --ascend-compare names, real or emulated; skips the test without that option."""
     return _session_of(request, "ascend_device").target().device()
+
+
+@pytest.fixture
+def ascend_perf(request: pytest.FixtureRequest) -> Timing:
+    """Time a function or module on the target: ascend_perf(fn, *args, **kwargs).
+
+    Skips the test unless the run times tests. Options: @pytest.mark.ascend_perf(...) or ascend_perf.using(...).
+    """
+    session = request.config.stash[KEY]
+    if session.child is None and session.perf_results is None:
+        pytest.skip(f"ascend_perf: inconclusive, nothing is timed without {PERF_CHILD}=FILE.json")
+    from pytest_ascend.marks import marker_options
+    from pytest_ascend.timing import Timing
+
+    item: pytest.Item = request.node
+    return Timing(session, item, {**session.settings.perf_options(), **marker_options(item, "ascend_perf")})

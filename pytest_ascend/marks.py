@@ -1,4 +1,4 @@
-"""The ``ascend`` marker: its help, its options, and whose options win. Imported only where there is a marker."""
+"""The ``ascend`` and ``ascend_perf`` markers: help, options, and whose options win. Imported where there is one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from typing import Any
 import pytest
 
 from pytest_ascend.options import CheckOptions
+from pytest_ascend.perf.options import PerfOptions
+
+_OPTIONS: dict[str, type[CheckOptions] | type[PerfOptions]] = {"ascend": CheckOptions, "ascend_perf": PerfOptions}
+MARKERS = tuple(_OPTIONS)
+"""Names of the plugin's markers; each holds the options of the fixture that does what it is about."""
 
 # The criterion that a threshold belongs to.
 _CRITERION_OF = {"cosine": "cosine", "max_abs": "cosine", "rtol": "close", "atol": "close"}
@@ -25,34 +30,38 @@ def merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: value for name, value in lower.items() if name not in ousted}, **upper}
 
 
-def marker_options(item: pytest.Item) -> dict[str, Any]:
-    """The options in an item's ``ascend`` markers, the closest one winning. Bad ones fail the item, in one sentence."""
+def marker_options(item: pytest.Item, marker_name: str = "ascend") -> dict[str, Any]:
+    """The options in an item's markers, the closest one winning. Bad ones fail the item, in one sentence.
+
+    Args:
+        item: the test.
+        marker_name: one of :data:`MARKERS`.
+    """
+    options, title = _OPTIONS[marker_name], f"@pytest.mark.{marker_name}"
+    known = f"it knows {', '.join(options.names())}"
     merged: dict[str, Any] = {}
-    for marker in reversed(list(item.iter_markers("ascend"))):
+    for marker in reversed(list(item.iter_markers(marker_name))):
         if marker.args:
-            pytest.fail(f"@pytest.mark.ascend takes keywords only, not {marker.args[0]!r}: {_known()}", pytrace=False)
+            pytest.fail(f"{title} takes keywords only, not {marker.args[0]!r}: {known}", pytrace=False)
         for name in marker.kwargs:
-            if name not in CheckOptions.names():
-                near = difflib.get_close_matches(name, CheckOptions.names(), n=1)
+            if name not in options.names():
+                near = difflib.get_close_matches(name, options.names(), n=1)
                 hint = f" (did you mean {near[0]!r}?)" if near else ""
-                pytest.fail(f"@pytest.mark.ascend has no keyword {name!r}{hint}: {_known()}", pytrace=False)
+                pytest.fail(f"{title} has no keyword {name!r}{hint}: {known}", pytrace=False)
         merged = merge(merged, marker.kwargs)
     try:
         if merged:
-            CheckOptions(**merged)
+            options(**merged)
     except (TypeError, ValueError) as error:
-        pytest.fail(f"@pytest.mark.ascend: {error}", pytrace=False)
+        pytest.fail(f"{title}: {error}", pytrace=False)
     return merged
 
 
-def _known() -> str:
-    return f"it knows {', '.join(CheckOptions.names())}"
-
-
-def marker_help() -> str:
-    """The line for ``pytest --markers``, out of the fields of ``CheckOptions`` so that it can't drift."""
-    fields = ", ".join(f"{field.name}={field.default!r}" for field in dataclasses.fields(CheckOptions))
+def marker_help(marker_name: str = "ascend") -> str:
+    """The line for ``pytest --markers``, out of the fields of the options so that it can't drift."""
+    options, fixture = _OPTIONS[marker_name], {"ascend": "ascend_compare"}.get(marker_name, marker_name)
+    fields = ", ".join(f"{field.name}={field.default!r}" for field in dataclasses.fields(options))
     return (
-        f"ascend({fields}): options of every ascend_compare in the test; they win over the command line and yield to "
-        "ascend_compare.using(...)."
+        f"{marker_name}({fields}): options of every {fixture} in the test; they win over the command line and yield to "
+        f"{fixture}.using(...)."
     )

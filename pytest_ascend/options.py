@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
-__all__ = ["CRITERIA", "LAYOUTS", "CheckOptions"]
+__all__ = ["CRITERIA", "LAYOUTS", "CheckOptions", "nearest"]
 
 CRITERIA: tuple[str, ...] = (
     *("auto", "cosine", "exact", "close"),
@@ -25,7 +25,7 @@ LAYOUTS: tuple[str, ...] = ("as_given", "contiguous", "transposed", "sliced", "e
 """Names of the layouts an argument can be given in; the values stay the same."""
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str]) -> str:
     """A hint such as ``; did you mean 'cosine'?``, or nothing when no known name is near."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
@@ -33,7 +33,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 def _one_of(option: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
-        hint = _nearest(value, known) if isinstance(value, str) else ""
+        hint = nearest(value, known) if isinstance(value, str) else ""
         raise ValueError(f"{option}={value!r} is not known: it is one of {', '.join(known)}{hint}")
 
 
@@ -86,7 +86,7 @@ class CheckOptions:
         known = cls.names()
         for name in kwargs:
             if name not in known:
-                hint = _nearest(name, known)
+                hint = nearest(name, known)
                 raise TypeError(f"unknown option {name!r}{hint} (known options: {', '.join(known)})")
         return super().__new__(cls)
 

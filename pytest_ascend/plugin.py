@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from pytest_ascend import settings
-from pytest_ascend.fixtures import ascend_compare, ascend_device
+from pytest_ascend.fixtures import ascend_compare, ascend_device, ascend_perf
 from pytest_ascend.session import KEY, AscendSession, hide_own_frames
 
-__all__ = ["ascend_compare", "ascend_device"]  # pytest finds the fixtures here
+__all__ = ["ascend_compare", "ascend_device", "ascend_perf"]  # pytest finds the fixtures here
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,13 +27,18 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", settings.marker_help(config))
+    for line in settings.marker_help(config):
+        config.addinivalue_line("markers", line)
     ascend = config.stash[KEY] = AscendSession(config)
     config.pluginmanager.register(ascend, "ascend-session")  # for its pytest_runtest_logreport, which gets no config
     if ascend.settings.api is not None:
         from pytest_ascend import collect
 
         collect.only_the_catalogue(config)
+    if (path := config.getoption("ascend_perf_child")) is not None:
+        from pytest_ascend.perf_child import PerfChild
+
+        ascend.child = PerfChild.started(ascend, path)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -82,7 +87,7 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     ascend = item.config.stash[KEY]
-    if ascend.on and call.excinfo:
+    if (ascend.on or ascend.child is not None) and call.excinfo:
         hide_own_frames()
     report = yield
     ascend.complete(item, call, report)

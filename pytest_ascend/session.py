@@ -14,7 +14,7 @@ import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from pytest_ascend.cases.case import Case
     from pytest_ascend.judge.verdict import CheckResult
     from pytest_ascend.options import CheckOptions
+    from pytest_ascend.perf.options import PerfOptions
+    from pytest_ascend.perf.result import PerfResult
+    from pytest_ascend.perf_child import PerfChild
     from pytest_ascend.report.terminal import Line
     from pytest_ascend.targets.base import Target
 
@@ -44,6 +47,13 @@ class ComparisonFailed(AssertionError):
         super().__init__("\n".join(result.render()))
 
 
+class PerfResults(Protocol):
+    """What knows the timings of a run, when tests ask for them."""
+
+    def conclude(self, item: pytest.Item, index: int, options: PerfOptions) -> PerfResult:
+        """The result of the test's call number ``index`` (from 0) of ``ascend_perf``, recorded; a slowdown raises."""
+
+
 class AscendSession:
     """The state of the plugin in one process, kept in ``config.stash``."""
 
@@ -54,6 +64,8 @@ class AscendSession:
         self.environment: Mapping[str, Any] = {}  # of the last comparison
         self.absent: dict[str, str] = {}  # API without a case → why: counted as not exercised
         self.write_error: str | None = None
+        self.child: PerfChild | None = None  # in a process that only times tests
+        self.perf_results: PerfResults | None = None  # in one that asks others to
         self._target: Target | None = None
 
     # -- the target -----------------------------------------------------------------------------------------------
@@ -93,11 +105,13 @@ class AscendSession:
 
     def prepare(self, item: pytest.Item) -> None:
         """Check the item's markers and seed the generators that its fixtures and body may draw inputs from."""
-        if next(item.iter_markers("ascend"), None) is not None:
-            from pytest_ascend.marks import marker_options
+        for name in ("ascend", "ascend_perf"):
+            if next(item.iter_markers(name), None) is not None:
+                from pytest_ascend.marks import marker_options
 
-            marker_options(item)
-        if self.on and "ascend_compare" in getattr(item, "fixturenames", ()):
+                marker_options(item, name)
+        asked = getattr(item, "fixturenames", ())
+        if (self.on and "ascend_compare" in asked) or (self.child is not None and "ascend_perf" in asked):
             seed_everything(seed_of(item.nodeid))
 
     def reproduce(self, item: pytest.Item) -> str:

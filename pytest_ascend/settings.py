@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 COMPARE = "--ascend-compare"
+PERF_CHILD = "--ascend-perf-child"
 TARGETS = (
     "auto (a real NPU, else the emulated one)",
     "npu or npu:N",
@@ -130,6 +131,13 @@ def samples(value: str) -> int:
     if not re.fullmatch(r"\d{1,4}", value.strip()) or not int(value):
         raise argparse.ArgumentTypeError(f"{value!r} is no number of samples: give a whole number from 1 on, such as 3")
     return int(value)
+
+
+def results_file(value: str) -> str:
+    """A path that ends in ``.json``, as it is: a test's file that slipped in here would be overwritten."""
+    if not value.endswith(".json"):
+        raise argparse.ArgumentTypeError(f"{value!r} can't hold timings: give a path that ends in .json")
+    return value
 
 
 def _some_of(value: str, known: tuple[str, ...], what: str) -> str:
@@ -369,12 +377,18 @@ class Settings:
             chosen["checkpoints"] = CHECKPOINTS[self.checkpoints]
         return chosen
 
+    def perf_options(self) -> dict[str, Any]:
+        """The keywords of ``PerfOptions`` that are set here."""
+        return {} if self.compare is None else {"target": self.compare}
+
 
 def add_options(parser: pytest.Parser) -> None:
     """Register every option and its ini twin."""
     group = parser.getgroup("ascend", "comparing with an Ascend NPU (pytest-ascend)")
     for option in OPTIONS:
         option.register(group, parser)
+    # What a process that times tests is started with. It isn't for people, so it has no help and no ini twin.
+    group.addoption(PERF_CHILD, metavar="PATH", type=results_file, default=None, help=argparse.SUPPRESS)
 
 
 def repeat(config: pytest.Config) -> Iterator[str]:
@@ -409,10 +423,12 @@ def _is_tests(arg: str, pyargs: bool) -> bool:
     return False
 
 
-def marker_help(config: pytest.Config) -> str:
-    """The marker's line in the ini settings; in full for ``pytest --markers``, which alone prints it."""
+def marker_help(config: pytest.Config) -> Iterator[str]:
+    """The markers' lines in the ini settings; in full for ``pytest --markers``, which alone prints them."""
     if not config.getoption("markers"):
-        return "ascend(**options): options of every ascend_compare in the test"
+        yield "ascend(**options): options of every ascend_compare in the test"
+        yield "ascend_perf(**options): options of every ascend_perf in the test"
+        return
     from pytest_ascend import marks
 
-    return marks.marker_help()
+    yield from map(marks.marker_help, marks.MARKERS)

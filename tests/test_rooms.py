@@ -17,14 +17,18 @@ FLOORS = (
     {"options", "files", "judge", "dumps"},
     {"targets", "observe", "cases", "strategies"},
     {"check", "reproduce", "compiled", "perf", "health"},
-    {"settings", "session", "marks", "comparison", "examples", "fixtures", "collect", "run", "report"},
+    {"settings", "session", "marks", "comparison", "examples", "timing", "perf_child", "benchmark_storage"}
+    | {"fixtures", "collect", "run", "report"},
     {"plugin", "cli", "baseline_cli"},
 )
-KNOWS_PYTEST = {"settings", "session", "marks", "comparison", "fixtures", "collect", "plugin"}
+KNOWS_PYTEST = {
+    *("settings", "session", "marks", "comparison", "fixtures", "collect", "plugin"),
+    *("timing", "perf_child", "benchmark_storage"),
+}
 PURE = {"judge", "dumps"}
 PURE_FILES = {
     *("perf/decide.py", "perf/drift.py", "perf/history.py", "perf/result.py", "perf/samples.py", "perf/student.py"),
-    *("perf/operators.py", "perf/advice.py"),
+    *("perf/operators.py", "perf/advice.py", "perf/blocks.py", "perf/options.py"),
 }
 HEAVY = {"torch", "numpy", "mindspore", "torch_npu", "transformers", "hypothesis"}
 

@@ -8,12 +8,16 @@ import platform
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["MemoryWatch", "Target", "TargetUnavailable", "Trespass"]
+__all__ = ["MemoryWatch", "Target", "TargetUnavailable", "TimingEvent", "Trespass", "host_cache_size"]
+
+_CACHES = "/sys/devices/system/cpu/cpu0/cache"
+_CACHE = 32 << 20  # where the system doesn't tell
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,29 @@ class MemoryWatch(Protocol):
 
     def found(self) -> list[Trespass]:
         """What was written beside blocks since it was last asked."""
+
+
+class TimingEvent(Protocol):
+    """A mark in a device's queue of work, which notes the time when the device reaches it."""
+
+    def record(self) -> None:
+        """Put the mark behind what the current stream was given so far."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has reached the mark."""
+
+    def elapsed_time(self, end: Any) -> float:
+        """Milliseconds from this mark to another one."""
+
+
+def host_cache_size() -> int:
+    """Bytes of the CPU's last-level cache, as far as one core sees it; 32 MiB where the system doesn't tell."""
+    found = []
+    for path in Path(_CACHES).glob("index*/size"):
+        with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
+            text = path.read_text().strip()
+            found.append(int(text[:-1]) * {"K": 1 << 10, "M": 1 << 20}[text[-1]])
+    return max(found, default=_CACHE)
 
 
 class TargetUnavailable(RuntimeError):
@@ -110,6 +137,18 @@ class Target(abc.ABC):
     def watch(self) -> AbstractContextManager[MemoryWatch | None]:
         """A context in which the device watches its memory, as the emulated one does; None where it can't."""
         return contextlib.nullcontext(None)
+
+    def event(self) -> TimingEvent | None:
+        """A new mark for the device's queue, or None where there is no queue: calls are over when they return."""
+        return None
+
+    def clock(self) -> str | None:
+        """What the device's events read, in words; None without events."""
+        return None
+
+    def cache_size(self) -> int:
+        """Bytes of the last-level cache that the device's memory is read through."""
+        return host_cache_size()
 
     def soc(self, initialised: bool = False) -> str | None:
         """The chip's family, such as ``Ascend910B``, or None when unknown. Asking initialises a card: see describe."""

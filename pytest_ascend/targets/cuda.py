@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pytest_ascend.targets.base import Target
+from pytest_ascend.targets.base import Target, TimingEvent
 
 if TYPE_CHECKING:
     import torch
@@ -68,6 +68,23 @@ class CudaTarget(Target):
         import torch
 
         torch.cuda.reset_peak_memory_stats(self.index)
+
+    def event(self) -> TimingEvent:
+        """A mark in the current stream."""
+        import torch
+
+        made: TimingEvent = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        return made
+
+    def clock(self) -> str:
+        """The card's own clock."""
+        return f"events of cuda:{self.index}"
+
+    def cache_size(self) -> int:
+        """The card's L2."""
+        import torch
+
+        return int(torch.cuda.get_device_properties(self.index).L2_cache_size)
 
     def soc(self, initialised: bool = False) -> str | None:
         """The card's name, once the device runs."""

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pytest_ascend.targets.base import MemoryWatch, Target
+from pytest_ascend.targets.base import MemoryWatch, Target, TimingEvent
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +28,9 @@ SOC_FAMILIES: tuple[tuple[range, str], ...] = (
     (range(260, 261), "Ascend950"),
 )
 """torch_npu's integer SoC versions (``torch_npu.npu.get_soc_version()``) and the chip families they stand for."""
+
+# Ascend910B's L2 (l2_size in CANN's platform_config): the largest of the family, so enough to overflow any of them.
+_L2 = 192 << 20
 
 
 def soc_family(version: int) -> str:
@@ -123,6 +126,19 @@ class NpuTarget(Target):
     def watch(self) -> AbstractContextManager[MemoryWatch | None]:
         """The emulated device watches its memory; a card can't."""
         return super().watch() if self._watching is None else self._watching()
+
+    def event(self) -> TimingEvent:
+        """A mark in the current stream."""
+        made: TimingEvent = _npu().Event(enable_timing=True)
+        return made
+
+    def clock(self) -> str:
+        """The card's own clock, or the host's: the emulated device has none."""
+        return "the host's clock, by the emulated device's events" if self.emulated else f"events of npu:{self.index}"
+
+    def cache_size(self) -> int:
+        """A card's L2; the emulated device's memory is the host's."""
+        return super().cache_size() if self.emulated else _L2
 
     def soc(self, initialised: bool = False) -> str | None:
         """The chip's family, once the device runs or may be started."""

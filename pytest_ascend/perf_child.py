@@ -1,0 +1,222 @@
+"""A process that only times: it runs the selected tests, times what they hand to ``ascend_perf`` and writes a file.
+
+Nothing is judged here. Each process is one replicate; whoever started several of them judges.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import statistics
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_ascend import benchmark_storage
+from pytest_ascend.settings import PERF_CHILD
+
+if TYPE_CHECKING:
+    from pytest_ascend.perf.measure import Measurement, Timer
+    from pytest_ascend.perf.options import PerfOptions
+    from pytest_ascend.perf.result import PerfResult
+    from pytest_ascend.session import AscendSession
+    from pytest_ascend.targets.base import Target
+
+__all__ = ["SCHEMA", "PerfChild"]
+
+SCHEMA = 1
+"""Version of the file."""
+
+_WRITTEN = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
+
+
+class PerfChild:
+    """Times the calls of one process and writes them down when it ends; a plugin, for the hooks it needs.
+
+    The file, strict JSON, is written whole or, when the run is broken off, not at all::
+
+        {"schema": 1, "root": the root folder, "target": its spec, "environment": fields of the fingerprint,
+         "calls": [{"nodeid", "index": of the test's calls from 0, "api", "target", "environment",
+                    "metrics": {"wall": [seconds per call, one per block], "device": [...]}, "metric": which to judge,
+                    "clock", "first_call_s", "warmup_calls", "calls_per_block", "steady", "overhead", "copies",
+                    "kernels_per_call", "peak_bytes", "peak_source", "threads", "notes",
+                    "unusable": why these timings say nothing, or "", "outcome": what the workload raised, or ""}],
+         "sentinels": {name: seconds}, "tests": {nodeid: "passed", "failed: ..." or "skipped: ..."}, "deselected": n}
+    """
+
+    def __init__(self, session: AscendSession, path: str) -> None:
+        self.session = session
+        self.path = os.path.join(session.config.invocation_params.dir, os.path.expanduser(path))
+        self.calls: list[dict[str, Any]] = []
+        self.tests: dict[str, str] = {}
+        self.deselected = 0
+        self._targets: dict[str, Target] = {}
+        self._sentinels: list[dict[str, list[float]]] = []
+        self._timer: Timer | None = None
+
+    @classmethod
+    def started(cls, session: AscendSession, path: str) -> PerfChild:
+        """The one of this process, its hooks registered.
+
+        Raises ``pytest.UsageError`` under pytest-xdist, whose workers would disturb each other.
+        """
+        config = session.config
+        if session.is_worker or config.getoption("numprocesses", None) or config.getoption("dist", "no") != "no":
+            raise pytest.UsageError(f"{PERF_CHILD}: workers of pytest-xdist disturb each other's timings: give -n0")
+        child = cls(session, path)
+        config.pluginmanager.register(child, "ascend-perf-child")
+        return child
+
+    # -- timing ---------------------------------------------------------------------------------------------------
+
+    def time(
+        self,
+        item: pytest.Item,
+        index: int,
+        options: PerfOptions,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> PerfResult:
+        """Time a call and keep what came of it. Nothing is judged: the result is inconclusive.
+
+        Raises what the workload raises.
+        """
+        __tracebackhide__ = True
+        from pytest_ascend.cases.case import Case
+        from pytest_ascend.perf.measure import Refused, measure
+        from pytest_ascend.perf.result import PerfResult, PerfVerdict
+        from pytest_ascend.targets import TargetUnavailable
+
+        call: dict[str, Any] = {"nodeid": item.nodeid, "index": index, "api": "", "target": options.target}
+        call.update(metrics={}, metric=options.metric, threads=options.threads, kernels_per_call=None, peak_bytes=None)
+        call.update(unusable="", outcome="")
+        self.calls.append(call)
+        try:
+            case = Case(fn, args, kwargs)
+            call["api"] = case.api
+            target = self._target(options.target)
+            call["target"], call["environment"] = target.spec, self._environment(target, options)
+            if not self._sentinels:
+                self._watch(target, options)
+            measured = measure(case, target, options, self._clock())
+        except (Refused, TargetUnavailable) as refused:
+            call["unusable"] = str(refused)
+        except Exception as error:
+            call["outcome"] = f"{type(error).__name__}: {error}"[:2000]
+            raise
+        else:
+            call.update(measured.to_dict())
+            self._store(item, index, measured)
+        said = call["unusable"] or "timed in this process, which judges nothing"
+        return PerfResult(PerfVerdict.INCONCLUSIVE, float("nan"), (0.0, float("inf")), float("inf"), 0, said, 0)
+
+    def _target(self, spec: str) -> Target:
+        if spec not in self._targets:
+            from pytest_ascend.targets import resolve
+
+            self._targets[spec] = resolve(spec)
+        return self._targets[spec]
+
+    def _clock(self) -> Timer:
+        if self._timer is None:
+            from pytest_ascend.perf.measure import Timer
+
+            self._timer = Timer.of(benchmark_storage.clock(self.session.config))
+        return self._timer
+
+    def _environment(self, target: Target, options: PerfOptions) -> dict[str, Any]:
+        from pytest_ascend.perf.fingerprint import environment
+
+        config = {}
+        clock = self._clock().now
+        if clock.__name__ != "perf_counter":
+            config["timer"] = f"{clock.__module__}.{clock.__name__}"
+        return environment(target.describe(initialised=True), threads=options.threads, config=config)
+
+    def _watch(self, target: Target, options: PerfOptions) -> None:
+        from pytest_ascend.perf.sentinels import sentinels
+
+        self._sentinels.append(sentinels(target, options.threads, self._clock()))
+
+    def _store(self, item: pytest.Item, index: int, measured: Measurement) -> None:
+        """Give pytest-benchmark what it keeps."""
+        if measured.unusable:
+            return
+        device = measured.metrics.get("device")
+        extra = {
+            "api": measured.api,
+            "first_call_s": measured.first_call_s,
+            "kernels_per_call": measured.kernels_per_call,
+            "peak_bytes": measured.peak_bytes,
+            "device_median_s": statistics.median(device) if device else None,
+            "threads": measured.threads,
+        }
+        benchmark_storage.fill(item, index, measured.metrics["wall"], measured.calls_per_block, {"ascend_perf": extra})
+
+    # -- hooks ----------------------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Deselect the tests that time nothing."""
+        others = [item for item in items if "ascend_perf" not in getattr(item, "fixturenames", ())]
+        if others:
+            self.deselected += len(others)
+            config.hook.pytest_deselected(items=others)
+            items[:] = [item for item in items if "ascend_perf" in getattr(item, "fixturenames", ())]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep how a test ended, so that missing timings have a reason."""
+        if report.when != "call" and report.passed:
+            return
+        said = "" if report.passed else f": {_short(report)}"
+        if not self.tests.get(report.nodeid, "passed").startswith("failed"):
+            self.tests[report.nodeid] = f"{report.outcome}{said}"
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Write the file, if the run came to its end."""
+        if exitstatus not in _WRITTEN:
+            return
+        try:
+            self._write()
+        except OSError as error:
+            self.session.write_error = f"{PERF_CHILD}: can't write {self.path}: {error.strerror or error}"
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+    def _write(self) -> None:
+        from pytest_ascend.files import write_text
+
+        timed = [call for call in self.calls if call["metrics"]]
+        seconds: dict[str, float] = {}
+        if timed:
+            from pytest_ascend.perf.options import PerfOptions
+            from pytest_ascend.perf.quiet import Refused
+            from pytest_ascend.perf.sentinels import medians
+
+            target = self._target(next(spec for spec, t in self._targets.items() if t.spec == timed[0]["target"]))
+            with contextlib.suppress(Refused):  # a test left a profiler on; the first visit has to do
+                self._watch(target, PerfOptions(threads=timed[0]["threads"]))  # what changed in between counts
+            seconds = medians(*self._sentinels)
+        first = next((call for call in self.calls if "environment" in call), {})
+        document = {
+            "schema": SCHEMA,
+            "root": os.fspath(self.session.config.rootpath),
+            "target": first.get("target"),
+            "environment": first.get("environment", {}),
+            "calls": self.calls,
+            "sentinels": seconds,
+            "tests": self.tests,
+            "deselected": self.deselected,
+        }
+        write_text(self.path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
+def _short(report: pytest.TestReport) -> str:
+    """A report's last line, which says what happened."""
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = crash.message if crash is not None else text
+    return " ".join(text.split())[:500]
