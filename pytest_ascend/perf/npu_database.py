@@ -40,8 +40,8 @@ def _opened(path: str) -> Iterator[sqlite3.Connection]:
             yield connection
         finally:
             connection.close()
-    except (sqlite3.Error, OverflowError) as error:
-        refuse(path, None, f"the database can't be read ({error})", _AGAIN)
+    except (sqlite3.Error, OverflowError, UnicodeDecodeError, MemoryError) as error:
+        refuse(path, None, f"the database can't be read ({shown(str(error))})", _AGAIN)
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
