@@ -76,7 +76,13 @@ class CaseItem(pytest.Item):
         except CaseUnavailable as error:
             return self._result(Verdict.UNSUPPORTED if error.unsupported else Verdict.INFRA, str(error))
         try:
-            return comparison.using(**options).judge(case)
+            chosen = comparison.using(**options)
+            result = chosen.judge(case)
+            if self.pending.detail.get("mode") != "compile":
+                return result
+            from pytest_ascend.compiled import beside_eager
+
+            return beside_eager(case, chosen.options, result)
         except Exception as error:
             reason = f"the CPU, which would be the reference, raised {one_line(error)}"
             if self.pending.detail.get("inputs") == "generated":  # a positive definite matrix isn't in its statistics

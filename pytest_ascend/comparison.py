@@ -74,6 +74,11 @@ class Comparison:
             result = self._session.with_script(self._item, case, options, result)
         return result
 
+    @property
+    def options(self) -> CheckOptions:
+        """How it compares."""
+        return self._check_options()
+
     def record(self, result: CheckResult) -> Record:
         """Record a result, whatever its verdict."""
         return self._session.record(self._item, result, self._check_options().seed)

@@ -275,8 +275,8 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "modes",
-        "How --ascend-api runs each sample: eager (without it), compile (under torch.compile as well, both held "
-        "against the same reference), or eager,compile",
+        "How --ascend-api runs each sample: eager (without it), compile (under torch.compile, held against "
+        "the CPU and against the eager call), or eager,compile",
         metavar="LIST",
         parse=modes,
     ),

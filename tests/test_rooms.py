@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parent.parent / "pytest_ascend"
 FLOORS = (
     {"options", "files", "judge", "dumps"},
     {"targets", "observe", "cases", "strategies"},
-    {"check", "reproduce", "perf", "health"},
+    {"check", "reproduce", "compiled", "perf", "health"},
     {"settings", "session", "marks", "comparison", "examples", "fixtures", "collect", "run", "report"},
     {"plugin", "cli", "baseline_cli"},
 )

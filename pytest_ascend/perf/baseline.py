@@ -54,6 +54,9 @@ class Timings:
         for value in (*self.medians, *self.minima, *self.sentinels.values()):
             if not (_is_number(value) and value > 0):
                 raise ValueError(f"a timing of {value!r} s: a time is finite and above 0")
+        for low, middle in zip(self.minima, self.medians, strict=True):
+            if low > middle:
+                raise ValueError(f"a minimum of {low!r} s above the median of {middle!r} s of the same process")
 
 
 @dataclass(frozen=True)
@@ -145,8 +148,12 @@ class Baseline:
         return tuple(session for session in self.sessions if metric in session.timings)
 
     def samples(self, metric: str) -> list[Samples]:
-        """Per session of :meth:`timed` its processes' medians, as ``decide_history`` takes them."""
-        return [[[median] for median in session.timings[metric].medians] for session in self.timed(metric)]
+        """Per session of :meth:`timed` its processes, as ``decide_history`` takes them.
+
+        Three timings stand for a process, those of which the median and the minimum are the stored ones.
+        """
+        timings = [session.timings[metric] for session in self.timed(metric)]
+        return [[[low, mid, mid] for low, mid in zip(one.minima, one.medians, strict=True)] for one in timings]
 
     def figures(self, api: str, name: str) -> list[float]:
         """A figure of an API and dtype in every session that has it, oldest first, as ``error_drift`` takes them."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 from pytest_ascend.perf.result import PerfResult, PerfVerdict, fraction, percent
-from pytest_ascend.perf.samples import Samples, summarise, valid_threshold
+from pytest_ascend.perf.samples import Process, Samples, summarise, valid_threshold
 from pytest_ascend.perf.student import Location, quantile
 
 __all__ = ["SESSIONS", "decide_history", "session_factors"]
@@ -30,6 +31,8 @@ MISS = 0.01
 CUT = 2 / 3
 """As in :mod:`pytest_ascend.perf.decide`."""
 POWER = 0.95
+"""As in :mod:`pytest_ascend.perf.decide`."""
+STEADIER = 0.8
 """As in :mod:`pytest_ascend.perf.decide`."""
 OUTLIER = 5.0
 """Sessions further from the median than this many standard deviations (1.4826 times the median absolute deviation) are
@@ -89,7 +92,7 @@ def decide_history(
         raise ValueError(f"{len(factors)} factors for {len(sessions)} sessions: give one for each")
     shifts = [p.median for p in summarise([[f] for f in (*(factors or [1.0] * len(sessions)), factor)], "factors")]
     known = [
-        _session(samples, f"session {number}", shift)
+        (summarise(samples, f"session {number}"), shift)
         for number, (samples, shift) in enumerate(zip(sessions, shifts[:-1], strict=True))
         if len(samples)
     ]
@@ -98,9 +101,10 @@ def decide_history(
         return PerfResult(
             PerfVerdict.INCONCLUSIVE, math.nan, (0.0, math.inf), math.inf, 0, f"{missing}: nothing is compared", 0
         )
-    now = _session(candidate, "candidate", shifts[-1])
-    kept = _without_outliers([session.value for session in known])
-    found = _against(kept, now, known)
+    now = summarise(candidate, "candidate"), shifts[-1]
+    by_median, by_minimum = (_compared(known, now, field) for field in ("median", "minimum"))
+    statistic = "minimum" if by_minimum.noise < STEADIER * by_median.noise else "median"
+    kept, found, _ = by_minimum if statistic == "minimum" else by_median
     margin = quantile(MISS, found.df) * found.error
     beyond = max(CUT * limit, quantile(FALSE_ALARM, found.df) * found.error)
     if abs(found.value) > beyond:
@@ -114,7 +118,7 @@ def decide_history(
     change = fraction(found.value)
     measured = (
         f"{percent(abs(change))} {'slower' if change > 0 else 'faster'} than {len(kept)} sessions "
-        f"(98 % interval {percent(low)} to {percent(high)})"
+        f"(98 % interval {percent(low)} to {percent(high)}, {statistic} of each process)"
     )
     if len(kept) < len(known):
         measured += f", {len(known) - len(kept)} outlying sessions left out"
@@ -128,14 +132,35 @@ def decide_history(
         )
     if len(kept) < SESSIONS:
         reason += f"; with fewer than {SESSIONS} sessions their spread is taken to be {percent(UNKNOWN)}"
-    return PerfResult(verdict, 1 + change, (1 + low, 1 + high), detectable, 0, reason, len(kept))
+    return PerfResult(verdict, 1 + change, (1 + low, 1 + high), detectable, 0, reason, len(kept), statistic)
 
 
-def _session(samples: Samples, side: str, shift: float) -> Location:
+class _Compared(NamedTuple):
+    """The stored sessions' values that count, how this one differs, and how much the statistic varies."""
+
+    kept: Sequence[float]
+    found: Location
+    noise: float
+
+
+def _compared(
+    known: Sequence[tuple[list[Process], float]],
+    now: tuple[list[Process], float],
+    statistic: Literal["median", "minimum"],
+) -> _Compared:
+    sessions = [_session([getattr(p, statistic) for p in processes], shift) for processes, shift in (*known, now)]
+    *stored, current = sessions
+    kept = _without_outliers([session.value for session in stored])
+    found = _against(kept, current, stored)
+    # Of few sessions the spread isn't known, and what varies from process to process has to tell.
+    noise = found.error if len(kept) >= SESSIONS else math.fsum(session.error for session in sessions)
+    return _Compared(kept, found, noise)
+
+
+def _session(values: Sequence[float], shift: float) -> Location:
     """A session's log time with its own error from process to process (0 where there is but one)."""
-    values = [p.median - shift for p in summarise(samples, side)]
     error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return Location(statistics.median(values), error, len(values) - 1)
+    return Location(statistics.median(values) - shift, error, len(values) - 1)
 
 
 def _without_outliers(values: list[float]) -> list[float]:

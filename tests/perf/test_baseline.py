@@ -97,6 +97,7 @@ class TestFormat:
             (("sessions", 0, "timings", "device", "medians", 2), True, "a timing of True s"),
             (("sessions", 0, "timings", "device", "sentinels"), {"k": 0}, "a timing of 0 s"),
             (("sessions", 0, "timings", "device", "medians"), [1.0] * 10_001, "10001 entries"),
+            (("sessions", 0, "timings", "device", "minima", 2), 2.0, "a minimum of 2.0 s above the median of 0.00"),
             (("sessions", 0, "errors"), {"a": []}, "errors of a is no object"),
             (("sessions", 0, "errors"), {"a": {"rmse": float("inf")}}, "rmse of a is inf"),
             (("sessions", 0, "errors"), {"a": {"rmse": -1}}, "rmse of a is -1"),
@@ -153,6 +154,9 @@ class TestSessions:
         baseline = Baseline("t", {}, tuple(make_session(n, 1e-3 * (1 + n / 5000)) for n in range(12)))
         known = baseline.samples("device")
         assert len(known) == 12
+        one = baseline.sessions[3].timings["device"]
+        assert [sorted(process)[1] for process in known[3]] == list(one.medians)
+        assert [min(process) for process in known[3]] == list(one.minima)
         assert decide_history(known, [[1.001e-3]] * 5).verdict is PerfVerdict.OK
         assert decide_history(known, [[1.1e-3]] * 5).verdict is PerfVerdict.REGRESSED
         assert baseline.samples("wall") == []

@@ -92,6 +92,21 @@ def test_an_outlying_session_is_left_out() -> None:
     assert "1 outlying sessions left out" in result.reason
 
 
+@pytest.mark.parametrize("count", [3, 14])
+def test_on_a_busy_machine_the_minima_decide(count: int) -> None:
+    """Another process slows most timings down, in some sessions to half their speed; the minima hardly notice."""
+    draw = random.Random(8)
+
+    def busy(loaded: float) -> list[list[float]]:
+        levels = [math.exp(draw.gauss(0, 0.002)) for _ in range(5)]
+        return [[level] + [level * (1 + draw.random() * loaded * 2) for _ in range(8)] for level in levels]
+
+    known, now = [busy(draw.random() / 4) for _ in range(count)], busy(1.0)
+    result = decide_history(known, now, threshold=0.2)
+    assert (result.verdict, result.statistic) == (OK, "minimum")
+    assert decide_history(known, slower(now, 1.0)).verdict is REGRESSED
+
+
 def test_a_session_of_one_noisy_process_counts_for_less() -> None:
     *known, now = sessions(16, 0.002)
     noisy = [[1e-3], [1.2e-3], [0.8e-3]]

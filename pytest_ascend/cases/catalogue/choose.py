@@ -244,8 +244,9 @@ def _build(entry: Entry, number: int, dtype: str, layout: str, mode: str) -> tup
         fn, args = Maker(fn), (torch.empty(0, dtype=getattr(torch, dtype)), *args)
     options: dict[str, Any] = {"checkpoints": ()} if sample.made is not None else {}
     if mode == "compile":
-        from pytest_ascend.cases.catalogue.compiled import both_ways
+        from pytest_ascend.cases.catalogue.compiled import Compiled, Eager
 
-        case, options = both_ways(Case(fn, args, kwargs, entry.api))
-        return case, options | ({"backward": False} if entry.kind == "inplace" else {})
+        if entry.kind == "inplace":
+            options["backward"] = False
+        return Case(Compiled(fn), args, kwargs, entry.api), {**options, "reference": Eager(fn)}
     return Case(fn, args, kwargs, entry.api), options

@@ -1,48 +1,69 @@
-"""A case run twice, as it is and under ``torch.compile``, both held against the same reference."""
+"""A function under ``torch.compile``, and what compiled it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from pytest_ascend.cases.case import Case
-from pytest_ascend.cases.catalogue.laid import replaced, tensors_of
+from pytest_ascend.cases.catalogue.laid import tensors_of
 
-__all__ = ["both_ways"]
+__all__ = ["Compiled", "Eager", "Log", "log"]
 
 
-def both_ways(case: Case) -> tuple[Case, dict[str, Any]]:
-    """The case with ``{"eager": ..., "compile": ...}`` as its output, and the options that judge it.
+@dataclass
+class Log:
+    """What compilers did in this process.
 
-    On the CPU, the reference, both are the eager result: so each of the two modes is compared with the same golden
-    under the same budget, and what the two differ in shows as one of them failing.
+    Attributes:
+        graphs: how many graphs they were given.
+        backend: name of the last one that was asked for.
+        device: type of the device that it was asked for.
     """
-    return Case(_Both(case.fn, True), case.args, case.kwargs, case.api), {"reference": _Both(case.fn, False)}
+
+    graphs: int = 0
+    backend: str = ""
+    device: str = ""
 
 
-class _Both:
-    """Calls a function eagerly on copies of the tensors, then compiled (or eagerly again) on the tensors themselves."""
+log = Log()
 
-    def __init__(self, fn: Callable[..., Any], compiles: bool) -> None:
+
+class Eager:
+    """Calls a function as it is: what a compiled one is compared with, wrapped alike."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn = fn
-        self.compiles = compiles
         self.__name__ = str(getattr(fn, "__name__", type(fn).__name__))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        copies = {id(t): t.clone() for t in tensors_of((args, kwargs))}
-        fn = self.fn
-        if self.compiles:
-            torch._dynamo.reset()
-            fn = torch.compile(self.fn, backend=_backend(args, kwargs), dynamic=False)
-        changed = fn(*args, **kwargs)
-        return {"eager": self.fn(*replaced(args, copies), **replaced(kwargs, copies)), "compile": changed}
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs)
 
 
-def _backend(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The device's own compiler where it has one; else, as on the emulated device, ``aot_eager``."""
-    kind = next((t.device.type for t in tensors_of((args, kwargs))), "cpu")
-    if kind in ("npu", "privateuseone"):
+class Compiled(Eager):
+    """Calls a function compiled for the device that its tensors are on; each call compiles anew."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        log.device = next((t.device.type for t in tensors_of((args, kwargs))), "cpu")
+        log.backend = _backend(log.device)
+        torch._dynamo.reset()
+        return torch.compile(self.fn, backend=_counting(log.backend), dynamic=False)(*args, **kwargs)
+
+
+def _backend(device: str) -> str:
+    """The device's own compiler where it has one; else ``aot_eager``: graphs are captured, and run by eager kernels."""
+    if device in ("npu", "privateuseone"):
         return "npu" if "npu" in torch.compiler.list_backends() else "aot_eager"
-    return "inductor" if kind == "cuda" else "aot_eager"
+    return "inductor" if device == "cuda" else "aot_eager"
+
+
+def _counting(backend: str) -> Callable[..., Any]:
+    compiles: Callable[..., Any] = torch._dynamo.lookup_backend(backend)
+
+    def compiler(graph: Any, inputs: Any, **options: Any) -> Any:
+        log.graphs += 1
+        return compiles(graph, inputs, **options)
+
+    return compiler
