@@ -508,11 +508,14 @@ def _worst(plan: Plan, worker: _Worker, columns: dict[str, _Floats], k: int) -> 
         for j in sorted({int(j) for key in (excess, error) for j in _top(key, k)}):
             if error[j] > 0.0:
                 outside = max(0.0, float(excess[j]))
-                sides = golden[j].item(), actual[j].item()
-                element = Element(plan.index(i, j), *sides, float(error[j]), worker.steps(golden[j], actual[j]))
-                ranked.append((-outside, -element.error, element.index, element))
+                # The chunk's memory is used again for the next one.
+                pair = golden[j].clone(), actual[j].clone()
+                ranked.append((-outside, -float(error[j]), plan.index(i, j), pair))
     ranked.sort(key=lambda entry: entry[:3])
-    return tuple(entry[3] for entry in ranked[:k])
+    return tuple(
+        Element(index, golden.item(), actual.item(), -error, worker.steps(golden, actual))
+        for _, error, index, (golden, actual) in ranked[:k]
+    )
 
 
 def _top(values: _Floats, k: int) -> NDArray[np.int64]:

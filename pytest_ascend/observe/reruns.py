@@ -201,10 +201,11 @@ class SecondLook:
         if not golden:
             return {}
         here, measure = leaves(actual), self.measure()
-        found = {p: budget.Finding(Verdict.PASS) for p in golden if budget.is_explained(golden[p], here[p])}
+        benchmarks = self._benchmarks(here)
+        explained = {p for p in golden if budget.is_explained(golden[p], here[p], benchmarks[p])}
+        found = dict.fromkeys(explained, budget.Finding(Verdict.PASS))
         rest = [path for path in golden if path not in found]
         spreads = measure.spreads(rest) if rest else {}
-        benchmarks = self._benchmarks(here)
 
         def weigh(path: str, spread: torch.Tensor | None) -> budget.Finding:
             once = measure.once(path, here[path].dtype) if _is_narrow(here[path]) else None
