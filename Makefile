@@ -19,7 +19,7 @@ help:
 	@echo "make bench-gate  print how often the performance gate raises a false alarm and what it finds, in simulated noise"
 	@echo "make fuzz   read 5,000 broken dumps and 2,000 broken profiles, and kill a process that saves baselines 200 times"
 	@echo "make catalogue  compare all of torch's APIs on the emulated NPU"
-	@echo "make bench-catalogue  plant faults in 40 operators and see that the catalogue finds them"
+	@echo "make bench-catalogue  plant faults in 42 operators: does the catalogue find them, do the files it leaves fail alone?"
 	@echo "PYTHON=$(PYTHON) makes the environment in $(VENV)"
 
 demo: $(VENV)/.demo

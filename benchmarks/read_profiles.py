@@ -5,7 +5,8 @@
 Makes the file (levels 1 and 2: 46 columns, lists of shapes in quotes, 400 operators, collective calls whose names all
 differ), reads it in a process of its own and prints seconds per million rows, the peak of memory, and the ratio to
 what Python takes just to go through the file's lines and to what its csv module takes. The sums are compared with what
-was written. It ends with 1 where a limit isn't kept: 3 s per million rows, 300 MB.
+was written. It ends with 1 where a limit isn't kept: 3 s per million rows, 300 MB. Reading is one thread's work, so the
+limit is on its processor time, which other processes don't lengthen; on a quiet machine the two are the same.
 """
 
 from __future__ import annotations
@@ -95,21 +96,21 @@ def peak() -> float:
 
 
 def lines_of(path: Path) -> float:
-    """Seconds to go through the file's lines."""
-    start = time.perf_counter()
+    """Processor seconds to go through the file's lines."""
+    start = time.process_time()
     with path.open("rb") as file:
         for _ in file:
             pass
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def rows_of(path: Path) -> float:
-    """Seconds that the csv module takes for the file's rows."""
-    start = time.perf_counter()
+    """Processor seconds that the csv module takes for the file's rows."""
+    start = time.process_time()
     with path.open(newline="", encoding="utf-8") as file:
         for _ in csv.reader(file):
             pass
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def main() -> int:
@@ -134,17 +135,15 @@ def main() -> int:
         ]
         lines = min(lines_of(path) for _ in range(arguments.repeat))
         reader = min(rows_of(path) for _ in range(min(arguments.repeat, 2)))
-    best = min(runs, key=lambda run: run["seconds"])
-    per_million = best["seconds"] / rows * 1e6
+    best = min(runs, key=lambda run: run["cpu"])
+    per_million = best["cpu"] / rows * 1e6
     right = (
         best["calls"] == rows and abs(best["total"] - total) < 1e-9 * total and abs(best["wait"] - wait) < 1e-9 * wait
     )
     print(f"{size:.0f} MB, {rows:,} rows, {best['operators']} operators; sums {'right' if right else 'WRONG'}")
-    print(f"read: {best['seconds']:.2f} s, {per_million:.2f} s per million rows (limit {SECONDS:.0f})")
-    print(f"      of which {best['cpu'] / rows * 1e6:.2f} s on the processor")
-    print(
-        f"      {best['seconds'] / lines:.1f} times the file's lines, {best['seconds'] / reader:.2f} times csv.reader"
-    )
+    print(f"read: {per_million:.2f} s of processor time per million rows (limit {SECONDS:.0f})")
+    print(f"      {best['seconds']:.2f} s by the clock, {best['seconds'] / rows * 1e6:.2f} s per million rows")
+    print(f"      {best['cpu'] / lines:.1f} times the file's lines, {best['cpu'] / reader:.2f} times csv.reader")
     print(f"peak memory: {best['peak']:.0f} MB (limit {MEGABYTES:.0f}), of which reading took {best['more']:.0f} MB")
     return 0 if right and per_million <= SECONDS and best["peak"] <= MEGABYTES else 1
 

@@ -62,7 +62,7 @@ def add_commands(baseline: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what was asked; the exit status is 0, 1 when a file can't be read or joined, 2 for what makes no sense."""
+    """Do what was asked; the exit status is 0, or 1 when that can't be done or a file can't be read."""
     actions = {"ls": _ls, "show": _show, "diff": _diff, "prune": _prune, "merge": _merge, "import": _import}
     try:
         return actions[arguments.action](arguments)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["generate"]
 
+#: Numbers so large, where the squares had no room in float32, hide places: such a tensor is a mask, nothing between.
+_MASKED = 2.0**126
+
 
 def generate(spec: TensorSpec, name: str) -> torch.Tensor:
     """Values with the recorded statistics.
@@ -91,6 +94,8 @@ def _floats(spec: TensorSpec, n: int, rng: np.random.Generator) -> np.ndarray[An
         return np.full(n, high)
     if n == 2:
         return np.array([low, high])
+    if spec.norm is not None and math.isinf(spec.norm) and max(abs(low), abs(high)) > _MASKED:
+        return _with_ends(rng.choice([low, high], n), low, high, rng)
     # In units of the largest, a power of two, squares neither overflow nor vanish.
     unit = math.frexp(max(abs(low), abs(high)))[1]
     low, high = math.ldexp(low, -unit), math.ldexp(high, -unit)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import linecache
+import math
 import os
 import re
 import threading
@@ -228,8 +229,11 @@ def _statistics(tensor: torch.Tensor) -> dict[str, Any]:
             return dict.fromkeys(names)
         return dict(zip(names, (largest, smallest, None, None), strict=True))
     wide = tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
-    found = (wide.max(), wide.min(), wide.mean(), wide.norm())
-    return {name: float(one) for name, one in zip(names, found, strict=True)}
+    found = [float(one) for one in (wide.max(), wide.min(), wide.mean(), wide.norm())]
+    if math.isfinite(found[0]) and math.isfinite(found[1]) and not math.isfinite(found[2] + found[3]):
+        wide = wide.double()  # the sum or the squares went beyond float32: a mask of its smallest number
+        found[2:] = [float(wide.mean()), float(wide.norm())]
+    return dict(zip(names, found, strict=True))
 
 
 def _line(frame: Frame) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from pytest_ascend.perf.result import PerfResult, PerfVerdict, fraction, percent
 from pytest_ascend.perf.samples import Process, Samples, summarise, valid_threshold
-from pytest_ascend.perf.student import Location, difference, location, quantile
+from pytest_ascend.perf.student import Location, difference, location, powerful, quantile
 
 __all__ = ["decide"]
 
@@ -143,7 +143,8 @@ def _answer(found: Location, pairs: int, limit: float, gross: bool) -> tuple[Per
 def _detectable(found: Location, pairs: int, limit: float) -> float:
     """The smallest slowdown, in logarithms, that passes the screen and is confirmed after the last look."""
     last, df = _later(found, pairs, LOOKS[-1])
-    confirmed = max(CUT * limit, quantile(FALSE_ALARM, df) * last) + quantile(1 - POWER, df) * last
+    clear = CUT * limit + quantile(1 - POWER, df) * last
+    confirmed = max(clear, powerful(quantile(FALSE_ALARM, df), POWER, df) * last)
     if pairs >= LOOKS[-1]:
         return confirmed
     return max(confirmed, SUSPICIOUS * limit + quantile(1 - POWER, found.df) * found.error)

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from pytest_ascend.perf.result import PerfResult, PerfVerdict, fraction, percent
 from pytest_ascend.perf.samples import Process, Samples, summarise, valid_threshold
-from pytest_ascend.perf.student import Location, quantile
+from pytest_ascend.perf.student import Location, powerful, quantile
 
 __all__ = ["SESSIONS", "decide_history", "session_factors"]
 
@@ -114,7 +114,9 @@ def decide_history(
     else:
         verdict = PerfVerdict.INCONCLUSIVE
     low, high = fraction(found.value - margin), fraction(found.value + margin)
-    detectable = fraction(beyond + quantile(1 - POWER, found.df) * found.error)
+    clear = CUT * limit + quantile(1 - POWER, found.df) * found.error
+    certain = powerful(quantile(FALSE_ALARM, found.df), POWER, found.df) * found.error
+    detectable = fraction(max(clear, certain))
     change = fraction(found.value)
     measured = (
         f"{percent(abs(change))} {'slower' if change > 0 else 'faster'} than {len(kept)} sessions "

@@ -32,7 +32,8 @@ class PerfResult:
         ratio: candidate's time over the baseline's; 1.03 is 3 % slower, NaN when a side has no process.
         interval: a 98 % confidence interval of the ratio, (low, high); (0, inf) when nothing is known.
         detectable: minimum detectable effect: the smallest slowdown, as a fraction of the baseline's time, that the
-            rule finds in at least 95 % of cases in noise like this; infinite when the noise isn't known.
+            rule finds in about 95 % of cases in noise like this, all pairs it asks for included; infinite when the
+            noise isn't known. Five pairs tell the noise to a third only.
         needs_more: how many more process pairs are wanted before the verdict is final, 0 when it is final. An ``ok``
             that wants more is no slowdown for certain; more pairs tell whether it is an improvement.
         reason: the verdict in one sentence.

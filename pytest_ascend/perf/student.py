@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-__all__ = ["Location", "difference", "location", "quantile"]
+__all__ = ["Location", "difference", "location", "powerful", "quantile"]
 
 MOST = 200
 """Degrees of freedom above this count as this many: the quantiles used here differ from the normal ones by 3 % then,
@@ -44,6 +44,15 @@ def quantile(p: float, df: int) -> float:
         else:
             high = middle
     return high
+
+
+def powerful(critical: float, power: float, df: int) -> float:
+    """How many standard errors an effect must have for its t to exceed ``critical`` with probability ``power`` > 0.5.
+
+    Johnson and Welch, Applications of the non-central t-distribution, Biometrika 31 (1940): the error is estimated too,
+    so t varies the more the larger the critical value is.
+    """
+    return critical + quantile(1 - power, df) * math.sqrt(1 + critical * critical / (2 * df))
 
 
 class Location(NamedTuple):

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import BinaryIO, NoReturn
 
 #: 11.6 days in microseconds: no operator of a profile takes longer, so a larger time is a broken cell.
@@ -74,6 +74,7 @@ def shown(text: str) -> str:
     return ascii(text if len(text) <= 40 else text[:37] + "...")
 
 
+@lru_cache(maxsize=512)
 def column_key(name: str) -> str:
     """How columns are matched: versions differ in case and blanks (`OP Type`, `Op Type`)."""
     return " ".join(name.split()).casefold()

@@ -144,7 +144,8 @@ class _Reader:
         This loop is what reading costs: less for a line than the csv module takes to split it.
         """
         columns, alike, unquoted, width = self.columns, self.alike, self.unquoted, self.columns.width
-        duration, wait, key_of = columns.duration, columns.wait, itemgetter(*columns.plain_key)
+        name, core, duration, wait = columns.name, columns.core, columns.duration, columns.wait
+        key_of = itemgetter(*columns.plain_key)
         all_of = itemgetter(*columns.plain_key, *(place for place in columns.inputs if place is not None))
         step_of = itemgetter(*columns.step_key) if columns.step_key else None
         last_step: object = None
@@ -158,6 +159,8 @@ class _Reader:
                     groups = unquoted if len(cells) == width else None
                     if groups is not None:
                         key = all_of(cells)
+                        if cells[core] == b"COMMUNICATION":
+                            key = cells[name].rstrip(b"_0123456789"), *key[1:]
                 else:
                     end = raw.rfind(b'"') + 1
                     known = alike.get(raw[first:end])
@@ -177,7 +180,8 @@ class _Reader:
                     took, waited = float(times), float(waits)
                 except ValueError:
                     took = waited = -1.0
-                if not (0.0 <= took < LONGEST_US and 0.0 <= waited < LONGEST_US) or b"_" in times or b"_" in waits:
+                good = 0.0 <= took < LONGEST_US and 0.0 <= waited < LONGEST_US
+                if not good or times.find(b"_") >= 0 or waits.find(b"_") >= 0:
                     took, waited = _times(columns, number, times, waits)
                 group = groups.get(key)
                 if group is None:
@@ -221,9 +225,13 @@ class _Reader:
 
     def fold(self, number: int | None) -> None:
         """Add the groups to those of the same operator: names like `hcom_allReduce__865_17_1` differ in every call."""
-        for groups in (self.careful, self.unquoted, *(known.groups for known in self.alike.values())):
+        for groups in (self.careful, self.unquoted, *(alike.groups for alike in self.alike.values())):
             for group in groups.values():
-                self.merged.setdefault(group.identity, _Group(group.identity)).add(group)
+                known = self.merged.get(group.identity)
+                if known is None:
+                    self.merged[group.identity] = group
+                else:
+                    known.add(group)
             groups.clear()
         self.loose = 0
         if len(self.merged) > MOST_OPERATORS:

@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from multiprocessing.connection import Connection
@@ -49,7 +50,9 @@ MISSING = (
     "(it needs numpy < 2)"
 )
 TIMEOUT = 120.0
-"""Seconds that one call may take before its process is ended; the first also waits for MindSpore to load."""
+"""Seconds that one call may take, from sending the request to the answer's last byte, before its process is ended; the
+first also waits for MindSpore to load."""
+_TO_DIE = 10.0  # seconds for a process to end that was told to
 _SERVER = Path(__file__).with_name("mindspore_server.py")
 
 #: how MindSpore says that a device has no kernel for an operator, or none for a dtype
@@ -93,9 +96,11 @@ class Server:
         self.calls = 0
         """How many calls MindSpore has answered so far."""
         self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
         self._connection: Connection[Any, Any] | None = None
         self._log: IO[bytes] | None = None
         self._owner = 0
+        self._lock = threading.RLock()
 
     def call(self, **request: Any) -> dict[str, Any]:
         """Call a function there; see mindspore_server.py for what a request holds.
@@ -115,30 +120,47 @@ class Server:
         return self.ask({"do": "hello"})
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a request and wait for the answer; errors as in :meth:`call`."""
-        connection = self._running()
-        try:
-            connection.send(request)
-            if not connection.poll(TIMEOUT):
+        """Send a request and wait for the answer, :data:`TIMEOUT` seconds in all; errors as in :meth:`call`.
+
+        Whatever interrupts it ends the process, so that an answer never belongs to an earlier request.
+        """
+        what = str(request.get("fn", "MindSpore"))
+        with self._lock:
+            connection = self._running()
+            late = threading.Event()
+            watch = threading.Timer(TIMEOUT, self._too_late, [late])
+            watch.daemon = True
+            watch.start()
+            try:
+                connection.send(request)
+                answer: dict[str, Any] = connection.recv()
+            except (EOFError, OSError) as error:
+                if late.is_set():
+                    raise self._late(what) from None
+                raise self._died(what) from error
+            except BaseException:
                 self.stop()
-                raise MindsporeDied(f"{request.get('fn', 'MindSpore')} didn't answer within {TIMEOUT:.0f} s")
-            answer: dict[str, Any] = connection.recv()
-        except (EOFError, OSError) as error:
-            raise self._died(str(request.get("fn", "MindSpore"))) from error
+                raise
+            finally:
+                watch.cancel()
+            if late.is_set():  # the answer came as its process was being ended
+                raise self._late(what)
         if "raised" in answer:
             raise _error(answer)
         return answer
 
     def stop(self) -> None:
-        """End the process, if it runs."""
-        process, connection, log = self._process, self._connection, self._log
-        self._process = self._connection = self._log = None
+        """End the process and what it started, if it runs."""
+        process, connection, here, log = self._process, self._connection, self._socket, self._log
+        self._process = self._connection = self._socket = self._log = None
         if connection is not None:
             connection.close()
+        if here is not None:
+            here.close()
         if process is not None and self._owner == os.getpid():
-            process.kill()
+            _kill(process)
             with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in its driver: it ends when that lets it go
-                process.wait(10)
+                process.wait(_TO_DIE)
         if log is not None:
             log.close()
 
@@ -152,28 +174,75 @@ class Server:
         environment = {"GLOG_v": "3", **os.environ}
         command = [sys.executable, str(_SERVER), str(there.fileno()), self.device, str(self.index)]
         self._process = subprocess.Popen(
-            command, pass_fds=[there.fileno()], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            command,
+            pass_fds=[there.fileno()],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
         there.close()
-        self._connection, self._log, self._owner = Connection(here.detach()), log, os.getpid()
+        self._connection, self._socket, self._log = Connection(os.dup(here.fileno())), here, log
+        self._owner = os.getpid()
         atexit.register(self.stop)
         return self._connection
 
+    def _too_late(self, late: threading.Event) -> None:
+        """Let whoever waits for the answer go on; in a thread of its own.
+
+        The socket is shut down as well: a process that MindSpore started may hold the other end of it, and then a wait
+        wouldn't end with MindSpore's.
+        """
+        late.set()
+        process, here = self._process, self._socket
+        if process is not None and process.poll() is None:
+            with contextlib.suppress(OSError):
+                process.send_signal(signal.SIGUSR1)  # it writes down where it is
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.5)
+            _kill(process)
+        if here is not None:
+            with contextlib.suppress(OSError):
+                here.shutdown(socket.SHUT_RDWR)
+
+    def _late(self, what: str) -> MindsporeDied:
+        """What a process that was ended had been doing: the innermost line of its Python code."""
+        lines = [line.strip() for line in self._written().splitlines()]
+        start = max((i for i, line in enumerate(lines) if "most recent call first" in line), default=-1)
+        frames = [line for line in lines[start + 1 :] if line.startswith("File ")] if start >= 0 else []
+        self.stop()
+        where = f"; it was in {frames[0]}" if frames else ""
+        return MindsporeDied(f"{what} didn't answer within {TIMEOUT:.0f} s, so MindSpore's process was ended{where}")
+
+    def _written(self) -> str:
+        if self._log is None:
+            return ""
+        self._log.seek(0)
+        return self._log.read()[-4000:].decode(errors="replace").strip()
+
     def _died(self, what: str) -> MindsporeDied:
         """What the process left behind: its signal and the last line it wrote."""
-        how, last = "ended", ""
+        how = "ended"
         if self._process is not None:
             try:
-                code = self._process.wait(10)
+                code = self._process.wait(_TO_DIE)
                 how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
             except subprocess.TimeoutExpired:
                 how = "closed its connection"
-        if self._log is not None:
-            self._log.seek(0)
-            lines = self._log.read()[-4000:].decode(errors="replace").strip().splitlines()
-            last = f": {lines[-1][:200]}" if lines else ""
+        lines = self._written().splitlines()
+        last = f": {lines[-1][:200]}" if lines else ""
         self.stop()
         return MindsporeDied(f"MindSpore's process {how} in {what}{last}")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process and those that it started."""
+    if process.returncode is not None:  # its number may be another's by now
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
 
 
 def _error(answer: Mapping[str, Any]) -> MindsporeError:

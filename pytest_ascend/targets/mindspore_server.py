@@ -22,7 +22,9 @@ import sys
 
 sys.path[:] = [path for path in sys.path if path != os.path.dirname(os.path.abspath(__file__))]  # our mindspore.py
 
+import faulthandler  # noqa: E402
 import inspect  # noqa: E402
+import signal  # noqa: E402
 import traceback  # noqa: E402
 from multiprocessing.connection import Connection  # noqa: E402
 from typing import Any  # noqa: E402
@@ -224,6 +226,8 @@ def main() -> None:
     """Answer until the other side goes."""
     descriptor, device, index = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     connection = Connection(descriptor)
+    os.set_inheritable(descriptor, False)  # what MindSpore starts must not keep the other side waiting
+    faulthandler.register(signal.SIGUSR1, all_threads=False)  # asked where it is before it is ended
     server: Any = None
     while True:
         try:

@@ -47,3 +47,18 @@ def test_a_planted_fault_is_found(faults, listed, op: str) -> None:
 
 def test_without_a_fault_nothing_fails(faults, listed) -> None:
     assert [by for api in ("torch.exp", "torch.gather") if (by := faults.first_failure(api, listed))] == []
+
+
+def test_the_command_finds_a_fault_and_leaves_a_small_file_that_fails_alone(faults, tmp_path) -> None:
+    fault = next(one for one in faults.FAULTS if one.op == "exp")
+    found = faults.by_command(fault, tmp_path)
+    assert found.problem == ""
+    assert "transposed" in found.case
+    assert (found.broken, found.healthy) == (1, 0)
+    assert found.elements is not None
+    assert found.elements <= faults.LARGEST
+
+
+def test_the_command_misses_what_no_case_shows(faults, tmp_path) -> None:
+    never = faults.Fault("exp", "torch.linspace", faults.scaled)
+    assert "not found by" in faults.by_command(never, tmp_path).problem

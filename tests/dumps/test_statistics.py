@@ -75,3 +75,12 @@ def test_shapes_and_names() -> None:
         pa.dumps.like("float31", (1,))
     with pytest.raises(ValueError, match="is no shape"):
         pa.dumps.like("float32", (-1,))
+
+
+def test_a_mask_whose_norm_had_no_room_has_nothing_between_its_ends() -> None:
+    lowest = torch.finfo(torch.float32).min
+    made = pa.dumps.like("float32", (4, 1, 8, 8), min=lowest, max=0.0, mean=-math.inf, norm=math.inf, name="mask")
+    assert set(made.flatten().tolist()) == {lowest, 0.0}
+    assert 0.3 < float((made == 0).float().mean()) < 0.7
+    spread = pa.dumps.like("float32", (64,), min=-1e20, max=0.0, mean=-3e19, norm=math.inf, name="no mask")
+    assert len(set(spread.tolist())) > 32

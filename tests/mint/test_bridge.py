@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import textwrap
 from pathlib import Path
 
@@ -151,8 +152,9 @@ def test_a_dtype_that_mindspore_has_not() -> None:
 # ------------------------------------------------------------------------------------------------ the process
 
 ANSWERS = """
-    import os, sys
+    import faulthandler, os, signal, sys, time
     from multiprocessing.connection import Connection
+    faulthandler.register(signal.SIGUSR1)
     connection = Connection(int(sys.argv[1]))
     while True:
         try:
@@ -164,6 +166,15 @@ ANSWERS = """
             os.abort()
         if request["fn"] == "raise":
             connection.send({"raised": ["ValueError"], "text": "no such axis"})
+        elif request["fn"] == "half":  # ends within its answer; what it started keeps the connection open
+            if os.fork() == 0:
+                time.sleep(60)
+                os._exit(0)
+            os.write(connection.fileno(), (100).to_bytes(4, "big") + b"half")
+            os._exit(1)
+        elif request["fn"] == "spin":
+            while True:
+                time.sleep(0.01)
         elif request["fn"] != "sleep":
             connection.send({"pid": os.getpid()})
 """
@@ -197,6 +208,47 @@ def test_a_call_that_never_ends_is_ended(process: mindspore.Server, monkeypatch:
     monkeypatch.setattr(mindspore, "TIMEOUT", 0.2)
     with pytest.raises(mindspore.MindsporeDied, match="sleep didn't answer"):
         process.call(fn="sleep")
+
+
+def test_the_error_says_where_it_was(process: mindspore.Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    process.call(fn="a")
+    monkeypatch.setattr(mindspore, "TIMEOUT", 0.2)
+    with pytest.raises(mindspore.MindsporeDied, match=r"ended; it was in File .*server\.py\", line \d+ in <module>"):
+        process.call(fn="spin")
+    assert process.call(fn="a")["pid"]
+
+
+def test_half_an_answer_is_no_endless_wait(process: mindspore.Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    process.call(fn="a")
+    monkeypatch.setattr(mindspore, "TIMEOUT", 1.0)
+    with pytest.raises(mindspore.MindsporeDied, match="half didn't answer within 1 s"):
+        process.call(fn="half")
+    monkeypatch.setattr(mindspore, "TIMEOUT", 60.0)
+    assert process.call(fn="a")["pid"]
+
+
+def test_a_request_that_is_not_read_is_no_endless_wait(
+    process: mindspore.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = process.call(fn="a")["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr(mindspore, "TIMEOUT", 1.0)
+    with pytest.raises(mindspore.MindsporeDied, match="large didn't answer within 1 s"):
+        process.call(fn="large", data=bytes(1 << 24))
+
+
+def test_an_answer_never_belongs_to_an_earlier_request(
+    process: mindspore.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = process.call(fn="a")["pid"]
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(process._connection, "recv", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        process.call(fn="a")
+    assert process.call(fn="b")["pid"] != first
 
 
 def test_errors_of_the_other_side_keep_their_name(process: mindspore.Server) -> None:

@@ -39,6 +39,7 @@ def run(folder: Path, *arguments: str) -> tuple[str, list[dict[str, Any]]]:
         env=environment,
         capture_output=True,
         text=True,
+        timeout=1500,
     )
     assert report.exists(), done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout, json.loads(report.read_text())["results"]
@@ -180,7 +181,7 @@ def test_a_process_that_dies_costs_one_call() -> None:
     process = here._process
     assert process is not None
     process.send_signal(signal.SIGSEGV)
-    process.wait()
+    process.wait(60)
     with pytest.raises(MindsporeDied, match="SIGSEGV"):
         here.ask({"do": "hello"})
     assert judge("add", torch.add, torch.ones(3), torch.ones(3)).verdict.name == "PASS"

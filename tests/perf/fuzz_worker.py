@@ -18,6 +18,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pytest_ascend.perf import profiles
@@ -51,10 +52,10 @@ PIECES = [
 ]
 
 
-def mutated(raw: bytes) -> bytes:
+def mutated(raw: bytes, kinds: Sequence[Callable[[bytes], bytes]]) -> bytes:
     """The file with one to three things changed."""
     for _ in range(RNG.choice((1, 1, 1, 2, 3))):
-        raw = RNG.choice(KINDS)(raw or b"\n")
+        raw = RNG.choice(kinds)(raw or b"\n")
     return raw
 
 
@@ -130,6 +131,8 @@ def column(raw: bytes) -> bytes:
     return b"\n".join(lines)
 
 
+#: what is done to JSON and databases
+BYTES = (digit, digit, digit, insertion, deletion, cut)
 KINDS = (cell, cell, cell, digit, digit, insertion, insertion, deletion, cut, quotes, quotes, line, column)
 
 # What has to come out of each kind of file: the column whose sum is the table's total.
@@ -173,7 +176,7 @@ def plain(text: str) -> list[str]:
 
 
 def main() -> None:
-    """Read ``COUNT`` mutations and print the report."""
+    """Read ``COUNT`` mutated CSV files, and databases and JSON besides, and print the report."""
     resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
     warnings.simplefilter("error")
 
@@ -181,16 +184,17 @@ def main() -> None:
         raise TimeoutError
 
     signal.signal(signal.SIGALRM, late)
-    sources = sorted(path for path in FOLDER.rglob("*.csv"))
-    readable = [path for path in sources if opens(path)]
+    readable = [path for path in sorted(FOLDER.rglob("*.csv")) if opens(path)]
+    others = [path for path in sorted(FOLDER.rglob("*")) if path.suffix in (".db", ".json") and opens(path)]
     seen: Counter[str] = Counter()
     wrong: list[str] = []
     slowest = 0.0
     with tempfile.TemporaryDirectory() as place:
-        for i in range(COUNT):
-            source = RNG.choice(readable)
+        for i in range(COUNT * 8 // 7):
+            csv = i % 8 != 7
+            source = RNG.choice(readable if csv else others)
             original = source.read_bytes()
-            raw = mutated(original)
+            raw = mutated(original, KINDS if csv else BYTES)
             path = Path(place, source.name)
             path.write_bytes(raw)
             start = time.monotonic()
@@ -202,14 +206,14 @@ def main() -> None:
                 text = str(error)
                 if not text.startswith(f"{path}") or "\n" in text or "\x1b" in text or len(text) > 700:
                     wrong.append(f"{i} {source.name}: not one clear sentence: {text[:300]!r}")
-                elif f"{path}, line " not in text and "header and no operator" not in text:
+                elif csv and f"{path}, line " not in text and "header and no operator" not in text:
                     wrong.append(f"{i} {source.name}: no line: {text[:300]!r}")
             except BaseException as error:
                 wrong.append(f"{i} {source.name}: {type(error).__name__}: {error}"[:300])
                 shutil.copy(path, Path(tempfile.gettempdir(), f"fuzz-{i}-{source.name}"))
             else:
                 seen["read"] += 1
-                expected = total_of(raw)
+                expected = total_of(raw) if csv else None
                 if expected is not None:
                     seen["summed"] += 1
                     if abs(table.total_us - expected) > 1e-9 * max(expected, 1.0):
@@ -221,7 +225,18 @@ def main() -> None:
             finally:
                 signal.alarm(0)
             slowest = max(slowest, time.monotonic() - start)
-    print(json.dumps({"mutations": COUNT, "files": len(readable), **seen, "wrong": wrong[:20], "slowest": slowest}))
+    print(
+        json.dumps(
+            {
+                "mutations": COUNT,
+                "files": len(readable),
+                "others": len(others),
+                **seen,
+                "wrong": wrong[:20],
+                "slowest": slowest,
+            }
+        )
+    )
 
 
 def opens(path: Path) -> bool:

@@ -71,9 +71,10 @@ class TestProperties:
         assert (one.verdict is IMPROVED) == (two.verdict is REGRESSED)
         assert one.detectable == pytest.approx(two.detectable)
 
-    @given(sides(), st.booleans(), st.randoms(use_true_random=False))
-    def test_order_does_not_matter(self, both, paired, shuffler) -> None:
+    @given(sides(), st.booleans(), seeds)
+    def test_order_does_not_matter(self, both, paired, seed) -> None:
         base, other = both
+        shuffler = random.Random(seed)
         result = decide(base, other, paired=paired)
         order = list(range(len(base)))
         shuffler.shuffle(order)
@@ -170,6 +171,14 @@ class TestStages:
         assert sum(pairs for _, pairs in ends) / 20 < 15  # no time is spent on what can't be settled
         assert all(result.detectable > 0.1 for result, _ in ends)
         assert "the noise hides a slowdown of 3 %" in ends[0][0].reason
+
+    @pytest.mark.parametrize("noise", [0.004, 0.03, 0.1])
+    def test_what_is_called_detectable_is_found_and_half_of_it_is_not(self, noise: float) -> None:
+        typical = sorted(staged(noise, 0.0, seed)[0].detectable for seed in range(30))[15]
+        found = [staged(noise, typical, seed)[0].verdict for seed in range(60)]
+        assert found.count(REGRESSED) >= 50
+        half = [staged(noise, typical / 2, seed)[0].verdict for seed in range(60)]
+        assert half.count(REGRESSED) <= 25
 
     def test_an_improvement_is_confirmed_and_is_ok_until_then(self) -> None:
         base, other = processes(20, 0.004), processes(20, 0.004, seed=3, slower=-0.05)

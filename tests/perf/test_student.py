@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from pytest_ascend.perf.student import difference, location, quantile
+from pytest_ascend.perf.student import difference, location, powerful, quantile
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,13 @@ def test_welch() -> None:
 
 def test_sides_without_spread() -> None:
     assert difference(location([1.0, 1.0]), location([2.0, 2.0, 2.0])) == (1.0, 0.0, 1)
+
+
+def test_the_power_of_a_t_test() -> None:
+    """Against a simulation: t of samples whose mean lies so many standard errors off; it errs to the safe side."""
+    draw = random.Random(1)
+    critical = quantile(1e-3, 9)
+    shift = powerful(critical, 0.9, 9) / 10**0.5
+    samples = ([draw.gauss(shift, 1) for _ in range(10)] for _ in range(4000))
+    ts = [statistics.mean(one) / statistics.stdev(one) * 10**0.5 for one in samples]
+    assert 0.89 < sum(t > critical for t in ts) / len(ts) < 0.95

@@ -168,6 +168,15 @@ def test_statistics_without_files(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_statistics_of_a_mask_are_finite(tmp_path: Path) -> None:
+    lowest = torch.finfo(torch.float32).min
+    with pa.record(None, tmp_path, task="statistics") as recording:
+        torch.neg(torch.tensor([0.0, lowest, lowest, 0.0]))
+    spec = entries(recording)["Torch.neg.0.forward"].args[0]
+    assert spec.mean == pytest.approx(lowest / 2)
+    assert spec.norm == pytest.approx(-lowest * 2**0.5)
+
+
 def test_reading_an_attribute_or_a_size_is_no_call(tmp_path: Path) -> None:
     x = torch.ones(2, 3)
     with pa.record(None, tmp_path) as recording:

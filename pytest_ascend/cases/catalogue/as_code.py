@@ -207,25 +207,13 @@ class _Body:
         if kind in drawn:
             return CallOf(f"draw.{drawn[kind]}", [("", shape), *(("", one) for one in given), *other])
         if kind == "k":
-            return CallOf(
-                "torch.full",
-                [("", shape), ("", _number(given[0])), ("dtype", Raw("torch.float64"))],
-                f".to({self._dtype(dtype)})",
-            )
-        if kind == "x":
+            return CallOf("draw.full", [("", shape), ("", _number(given[0])), *other])
+        if kind in ("x", "z"):
             numbers = [_number(one) for one in given[0]]
-            whole = all(isinstance(one, int) for one in numbers)
-            first: list[tuple[str, Any]] = [
-                ("", _rows(numbers)),
-                ("dtype", Raw("torch.int64" if whole else "torch.float64")),
-            ]
-            reshaped = "" if len(shape) == 1 else f".reshape({on_one_line(shape)})"
-            return CallOf("torch.tensor", first, f"{reshaped}.to({self._dtype(dtype)})")
-        if kind == "z":
-            parts = [_number(one) for one in given[0]]
-            pairs = [complex(re, im) for re, im in zip(parts[::2], parts[1::2], strict=True)]
-            first = [("", _rows(pairs)), ("dtype", Raw("torch.complex128"))]
-            return CallOf("torch.tensor", first, f".reshape({on_one_line(shape)}).to({self._dtype(dtype)})")
+            if kind == "z":
+                numbers = [complex(re, im) for re, im in zip(numbers[::2], numbers[1::2], strict=True)]
+            shaped = [] if len(shape) == 1 else [("shape", shape)]
+            return CallOf("draw.values", [("", _rows(numbers)), *shaped, *other])
         return CallOf("draw.kind", [("", kind), ("", shape), *other])
 
 

@@ -52,6 +52,19 @@ class Draw:
         """Symmetric matrices whose eigenvalues are positive."""
         return self._made(["pd"], shape, dtype)
 
+    def values(
+        self, numbers: Sequence[complex], shape: Sequence[int] | None = None, dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        """These numbers, each rounded once; in one dimension without a shape."""
+        wide = torch.int64 if all(isinstance(one, int) for one in numbers) else torch.float64
+        wide = torch.complex128 if any(isinstance(one, complex) for one in numbers) else wide
+        made = torch.tensor(numbers, dtype=wide).to(self.dtype if dtype is None else dtype)
+        return made if shape is None else made.reshape(tuple(shape))
+
+    def full(self, shape: Sequence[int], value: float, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """One number everywhere."""
+        return self._made(["k", value], shape, dtype)
+
     def kind(self, name: str, shape: Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
         """Values that kernels stumble over.
 
