@@ -333,10 +333,10 @@ class _Rounded(DispatchMode):
     def _stored(self, value: torch.Tensor) -> torch.Tensor:
         drawn = torch.rand(value.shape, generator=self.generator, dtype=torch.float64).mul_(3).sub_(1.5)
         drawn += 0.5 * torch.sign(drawn) * (drawn.abs() < 0.5)  # between 0.5 and 1.5, of either sign
-        drawn = torch.where(value == _held(value, self.dtype), 0, drawn)  # what the dtype holds isn't rounded
         step = value * self.roundoff
         step = torch.where(step.abs() < self.least, self.least, step)
-        return value + self.direction * drawn * step
+        held = value == _held(value, self.dtype)  # what the dtype holds, infinities too, isn't rounded
+        return torch.where(held, value, value + self.direction * drawn * step)
 
 
 #: Kernels that add a product to their first argument. Ones that don't fuse it round the product before: a recurrent

@@ -47,6 +47,15 @@ def test_subnormal_numbers_are_rounded_more_coarsely():
     assert 2.0**-6 < float(found.median()) < 2.0**-3  # half a step of 2^-24, times 2^20
 
 
+def test_infinities_on_the_way_stay_what_they_are():
+    x = drawn(6, 8)
+    mask = torch.arange(8) % 3 == 0
+    fn = lambda v: torch.softmax((v * 3).masked_fill(mask, float("-inf")), -1)  # noqa: E731
+    found = yardsticks(fn, x).spreads([PATH])[PATH]
+    assert float((found[:, ~mask] > 0).double().mean()) > 0.9
+    assert not found[:, mask].any()
+
+
 def test_more_runs_differ_from_the_first_and_only_widen():
     case = yardsticks(lambda v: torch.softmax(v * 3, -1).log(), drawn(40, 8))
     first, steadier = case.spreads([PATH])[PATH], case.steadier([PATH])[PATH]
