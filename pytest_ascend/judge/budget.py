@@ -36,7 +36,10 @@ import torch
 from pytest_ascend.judge.structure import dtype_name
 from pytest_ascend.judge.verdict import Kind, Verdict
 
-__all__ = ["Finding", "Limits", "Statistics", "excess", "is_explained", "is_legal", "normalised", "unit", "weigh"]
+__all__ = [
+    *("Finding", "Limits", "Statistics", "excess", "is_beyond", "is_explained", "is_legal", "normalised", "unit"),
+    "weigh",
+]
 
 #: The largest error: so many units, or so many times the benchmark's, which counts for no more than so much.
 LOCAL, LOCAL_RATIO, LOCAL_CAP = 1.5, 3.0, 256.0
@@ -391,6 +394,12 @@ def is_explained(golden: torch.Tensor, actual: torch.Tensor, benchmark: torch.Te
     if limits.times(Statistics.of(normalised(golden, actual, width), golden))[0] > 1.0:
         return False
     return not wide or benchmark is None or _as_stored(golden, actual, [benchmark]) is None
+
+
+def is_beyond(golden: torch.Tensor, actual: torch.Tensor, spread: torch.Tensor) -> torch.Tensor:
+    """Which elements are further off than one may be by itself: booleans of the result's shape."""
+    golden = _within_range(golden, actual.dtype)
+    return normalised(golden, actual, unit(golden, actual.dtype, spread)).abs() > LOCAL
 
 
 def unit(golden: torch.Tensor, dtype: torch.dtype, spread: torch.Tensor | None = None) -> torch.Tensor:
