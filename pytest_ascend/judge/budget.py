@@ -6,9 +6,10 @@ The *unit* of an element is its spread plus what storing it rounds away::
 
 ``spread`` is how far the golden moves when its inputs are multiplied by 1 ± 2^-23 and what it hands from one kernel to
 the next by 1 ± the dtype's roundoff, at random (Monte-Carlo arithmetic: Parker, "Monte Carlo Arithmetic", UCLA
-CSD-970002, 1997; here the largest of four draws). It grows by itself with cancellation, with the length of a reduction,
-with steep slopes and with every intermediate that is stored in few bits, and is as large as the jump where one is near.
-Where nobody measured it, it is zero. ``smallest`` is what even a right result loses near zero.
+CSD-970002, 1997; here the largest of four draws, or what four give on the average where these moved it by little). It
+grows by itself with cancellation, with the length of a reduction, with steep slopes and with every intermediate that is
+stored in few bits, and is as large as the jump where one is near. Where nobody measured it, it is zero. ``smallest`` is
+what even a right result loses near zero.
 
 A *normalised error* is an error in units. Three statistics of them are limited: the largest (``local``), the root mean
 square (``spread``), and the mean (``bias``), signed or along the golden's own sign, so that a constant, a factor and a
