@@ -111,7 +111,7 @@ class PerfChild:
                 call["operators"] = profiled(case, target, options).to_dict()
                 return _nothing_judged("profiled in this process, which times and judges nothing")
             if not self._sentinels:
-                self._watch(target, options)
+                self._watch(target)
             measured = measure(case, target, options, self._clock())
         except (Refused, TargetUnavailable) as refused:
             call["unusable"] = str(refused)
@@ -146,10 +146,10 @@ class PerfChild:
             config["timer"] = f"{clock.__module__}.{clock.__name__}"
         return environment(target.describe(initialised=True), threads=options.threads, config=config)
 
-    def _watch(self, target: Target, options: PerfOptions) -> None:
+    def _watch(self, target: Target) -> None:
         from pytest_ascend.perf.sentinels import sentinels
 
-        self._sentinels.append(sentinels(target, options.threads, self._clock()))
+        self._sentinels.append(sentinels(target, self._clock()))
 
     def _store(self, item: pytest.Item, index: int, measured: Measurement) -> None:
         """Give pytest-benchmark what it keeps."""
@@ -203,13 +203,12 @@ class PerfChild:
         timed = [call for call in self.calls if call["metrics"]]
         seconds: dict[str, float] = {}
         if timed:
-            from pytest_ascend.perf.options import PerfOptions
             from pytest_ascend.perf.quiet import Refused
             from pytest_ascend.perf.sentinels import medians
 
             target = self._target(next(spec for spec, t in self._targets.items() if t.spec == timed[0]["target"]))
             with contextlib.suppress(Refused):  # a test left a profiler on; the first visit has to do
-                self._watch(target, PerfOptions(threads=timed[0]["threads"]))  # what changed in between counts
+                self._watch(target)  # what changed in between counts
             seconds = medians(*self._sentinels)
         first = next((call for call in self.calls if "environment" in call), {})
         document = {

@@ -196,6 +196,7 @@ FAULTS = (
     Fault("sigmoid", "torch.sigmoid", through_bfloat16, in_float16),
     Fault("logsumexp", "torch.logsumexp", through_bfloat16, in_float32),
     Fault("addmm", "torch.addmm", through_bfloat16, in_bfloat16),
+    Fault("reciprocal", "torch.reciprocal", through_bfloat16, in_float16),
     # one class of sizes
     Fault("sqrt", "torch.sqrt", last_unwritten, beyond_65535_elements, 65536),
     Fault("sin", "torch.sin", last_unwritten, beyond_65535_elements, 65536),
@@ -205,6 +206,7 @@ FAULTS = (
     Fault("bmm", "torch.bmm", last_unwritten, from_16_columns_unless_a_multiple),
     Fault("_log_softmax", "torch.log_softmax", last_unwritten, from_16_columns_unless_a_multiple),
     Fault("relu", "torch.nn.functional.relu", last_unwritten, from_16_columns_unless_a_multiple),
+    Fault("cos", "torch.cos", last_unwritten, from_16_columns_unless_a_multiple),
     # always
     Fault("gather", "torch.gather", last_unwritten),
     Fault("abs", "torch.abs", scaled),

@@ -6,9 +6,10 @@ The *unit* of an element is its spread plus what storing it rounds away::
 
 ``spread`` is how far the golden moves when its inputs are multiplied by 1 ± 2^-23 and what it hands from one kernel to
 the next by 1 ± the dtype's roundoff, at random (Monte-Carlo arithmetic: Parker, "Monte Carlo Arithmetic", UCLA
-CSD-970002, 1997; here the largest of four draws). It grows by itself with cancellation, with the length of a reduction,
-with steep slopes and with every intermediate that is stored in few bits, and is as large as the jump where one is near.
-Where nobody measured it, it is zero. ``smallest`` is what even a right result loses near zero.
+CSD-970002, 1997; here the largest of four draws, or what four give on the average where these moved it by little). It
+grows by itself with cancellation, with the length of a reduction, with steep slopes and with every intermediate that is
+stored in few bits, and is as large as the jump where one is near. Where nobody measured it, it is zero. ``smallest`` is
+what even a right result loses near zero.
 
 A *normalised error* is an error in units. Three statistics of them are limited: the largest (``local``), the root mean
 square (``spread``), and the mean (``bias``), signed or along the golden's own sign, so that a constant, a factor and a
@@ -36,7 +37,10 @@ import torch
 from pytest_ascend.judge.structure import dtype_name
 from pytest_ascend.judge.verdict import Kind, Verdict
 
-__all__ = ["Finding", "Limits", "Statistics", "excess", "is_explained", "is_legal", "normalised", "unit", "weigh"]
+__all__ = [
+    *("Finding", "Limits", "Statistics", "excess", "is_beyond", "is_explained", "is_legal", "normalised", "unit"),
+    "weigh",
+]
 
 #: The largest error: so many units, or so many times the benchmark's, which counts for no more than so much.
 LOCAL, LOCAL_RATIO, LOCAL_CAP = 1.5, 3.0, 256.0
@@ -391,6 +395,12 @@ def is_explained(golden: torch.Tensor, actual: torch.Tensor, benchmark: torch.Te
     if limits.times(Statistics.of(normalised(golden, actual, width), golden))[0] > 1.0:
         return False
     return not wide or benchmark is None or _as_stored(golden, actual, [benchmark]) is None
+
+
+def is_beyond(golden: torch.Tensor, actual: torch.Tensor, spread: torch.Tensor) -> torch.Tensor:
+    """Which elements are further off than one may be by itself: booleans of the result's shape."""
+    golden = _within_range(golden, actual.dtype)
+    return normalised(golden, actual, unit(golden, actual.dtype, spread)).abs() > LOCAL
 
 
 def unit(golden: torch.Tensor, dtype: torch.dtype, spread: torch.Tensor | None = None) -> torch.Tensor:

@@ -14,6 +14,7 @@ have nothing rounded before them, so for them only intermediates change.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -150,7 +151,7 @@ class Yardsticks:
     _jumps: dict[str, torch.Tensor] = field(default_factory=dict)
     _once: dict[str, torch.Tensor] | None = None
     _unrounded: dict[str, torch.Tensor] | None = None
-    _composed: bool = True
+    _kernels: int = MOST_KERNELS
 
     def spreads(self, paths: Collection[str]) -> dict[str, torch.Tensor]:
         """The spread of every element at the paths; paths that have none are missing.
@@ -229,24 +230,43 @@ class Yardsticks:
     @property
     def composed(self) -> bool:
         """Whether the call is a composition of several compute kernels, or isn't known to be one kernel."""
+        return self.kernels > 1
+
+    @property
+    def kernels(self) -> int:
+        """How many kernels compute in the forward pass; :data:`MOST_KERNELS` where it isn't known."""
         self._in_float32()
-        return self._composed
+        return self._kernels
 
     def _in_float32(self) -> dict[str, torch.Tensor]:
         if self._once is None:
             self._once = {}
             if self.setting.autocast is None:  # autocast rounds the inputs of single operators, on purpose
-                kernels = Kernels()
-                fn = self.case.fn if self.fn is None else self.fn
-
-                def counted(*args: Any, **kwargs: Any) -> Any:
-                    with kernels:
-                        return fn(*args, **kwargs)
-
                 with contextlib.suppress(RunFailed, ValueError):
-                    self._once = leaves(run(self.case, CpuTarget(), self.setting, floating=torch.float32, fn=counted))
-                    self._composed = kernels.count > 1
+                    if self.case.module is None:
+                        self._once, self._kernels = self._counted()
+                    else:
+                        self._once = leaves(
+                            run(self.case, CpuTarget(), self.setting, floating=torch.float32, fn=self.fn)
+                        )
+                        self._kernels = self._of_layer()
         return self._once
+
+    def _counted(self) -> tuple[dict[str, torch.Tensor], int]:
+        kernels = Kernels()
+        fn = self.case.fn if self.fn is None else self.fn
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            with kernels:
+                return fn(*args, **kwargs)
+
+        return leaves(run(self.case, CpuTarget(), self.setting, floating=torch.float32, fn=counted)), kernels.count
+
+    def _of_layer(self) -> int:
+        """Counted in float64: in float32 the CPU has recurrent layers in one kernel."""
+        kernels, setting = Kernels(), dataclasses.replace(self.setting, backward=False)
+        run(self.case, CpuTarget(), setting, floating=torch.float64, fn=self.fn, mode=kernels)
+        return kernels.count
 
 
 def _floating(values: Iterable[torch.Tensor]) -> list[torch.dtype]:

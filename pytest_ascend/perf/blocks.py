@@ -12,15 +12,16 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["MOST_BLOCKS", "OVERHEAD", "Block", "Plan", "Window", "calibrate", "is_steady", "overhead_of", "take"]
+__all__ = ["MOST_BLOCKS", "OVERHEAD", "Block", "Plan", "Window", "calibrate", "idle", "is_steady", "take"]
 
 #: What the timer may cost, as a fraction of what is timed (torch.utils.benchmark's choice is ten times smaller, for
 #: blocks that are ten times as long).
 OVERHEAD = 1e-3
 #: More blocks than this say nothing new about one process.
 MOST_BLOCKS = 500
-#: Rounds in which a workload has to stop getting faster, and by how much, to be warm.
-ROUNDS, GAIN = 5, 0.02
+#: A workload is warm when the later half of so many rounds or more is faster than the earlier by less than this part,
+#: and a tenth of the time for warming up is over: a slow trend doesn't show in a few blocks.
+ROUNDS, GAIN, LEAST = 6, 0.02, 0.1
 _EMPTY_BLOCKS = 21
 _MOST_CALLS = 10**7
 
@@ -66,21 +67,25 @@ class Plan:
     share: float
 
 
-def overhead_of(window: Window) -> tuple[float, float | None]:
-    """The median time of a block without any call, in seconds: wall and device."""
+def idle(window: Window) -> Block:
+    """What the clocks say of a block without any call: the medians of a few of them."""
     blocks = [window(0) for _ in range(_EMPTY_BLOCKS)]
     device = [block.device for block in blocks if block.device is not None]
-    return statistics.median(block.wall for block in blocks), statistics.median(device) if device else None
+    wall, late, elsewhere = (
+        statistics.median(getattr(block, name) for block in blocks) for name in ("wall", "late", "elsewhere")
+    )
+    return Block(0, wall, statistics.median(device) if device else None, late, elsewhere)
 
 
 def is_steady(times: Sequence[float], rounds: int = ROUNDS, gain: float = GAIN) -> bool:
-    """Whether the last rounds brought no time that is clearly below the best before them.
+    """Whether the later half of the times brought none that is clearly below the best of the earlier half.
 
-    The best time stands for each side: noise only adds to a time, so that the best of a few is what shows a trend.
+    The best time stands for each half: noise only adds to a time, so that the best of a few is what shows a trend.
     """
-    if len(times) <= rounds:
+    if len(times) < rounds:
         return False
-    return min(times[-rounds:]) >= (1.0 - gain) * min(times[:-rounds])
+    half = len(times) // 2
+    return min(times[half:]) >= (1.0 - gain) * min(times[:half])
 
 
 def calibrate(
@@ -116,10 +121,13 @@ def calibrate(
         done += calls
         best = min(best, wall / calls)
         times.append(wall / calls)
-    steady = False
     calls = min(most_calls, max(1, _fill(wanted, best)))
     times = times[-1:]
-    while not (steady := is_steady(times)) and now() - begin < warmup_time:
+    while True:
+        spent = now() - begin
+        steady = spent >= LEAST * warmup_time and is_steady(times)
+        if steady or spent >= warmup_time:
+            break
         times.append(window(calls).wall / calls)
         done += calls
         best = min(best, times[-1])

@@ -20,7 +20,7 @@ import torch
 
 from pytest_ascend.cases.case import Case
 from pytest_ascend.observe.capture import caller_autocast, keep_rng, on_cpu
-from pytest_ascend.perf.blocks import Block, Plan, calibrate, overhead_of, take
+from pytest_ascend.perf.blocks import Block, Plan, calibrate, idle, take
 from pytest_ascend.perf.counting import effort
 from pytest_ascend.perf.options import PerfOptions
 from pytest_ascend.perf.quiet import Refused, quiet, throttled
@@ -31,8 +31,8 @@ __all__ = ["Measurement", "Refused", "Timer", "Window", "measure"]
 
 #: Work that goes on after the timing ended may take this part of it, and no more.
 LATE = 0.01
-#: and this many seconds: less is what waiting for an idle device takes.
-IDLE = 20e-6
+#: So many times what waiting for an idle device takes is still no work.
+IDLE = 3.0
 
 
 @dataclass(frozen=True)
@@ -140,18 +140,18 @@ def measure(case: Case, target: Target, options: PerfOptions, timer: Timer | Non
         workload.settle()
         window = Window(workload.batch, target, timer)
         done = effort(workload.batch(1)[0], target, holds_tensors=bool(case.tensors or case.modules))
-        wall, device = overhead_of(window)
+        empty = idle(window)
         plan = calibrate(
             window,
             timer.now,
             min_time=options.min_time,
-            overhead=max(wall, device or 0.0),
+            overhead=max(empty.wall, empty.device or 0.0),
             resolution=timer.resolution,
             warmup_time=options.warmup_time,
             **({} if workload.most_calls is None else {"most_calls": workload.most_calls}),
         )
         blocks = take(window, plan.calls, timer.now, min_rounds=options.min_rounds, max_time=options.max_time)
-        unusable = _not_exercised(done.kernels, target) or _not_waited_for(blocks, target, options)
+        unusable = _not_exercised(done.kernels, target) or _not_waited_for(blocks, empty, target, options)
         if not unusable and throttled() > heat:
             unusable = "the CPU was slowed down for its heat while it was timed: let it cool, or cool it better"
     return Measurement(
@@ -265,17 +265,20 @@ def _not_exercised(kernels: int | None, target: Target) -> str:
     return f"not exercised: a call runs no kernel on {target.title()}, so there is nothing to time"
 
 
-def _not_waited_for(blocks: Sequence[Block], target: Target, options: PerfOptions) -> str:
-    """Whether work went on after the clocks were read: then they say nothing about it."""
-    limit = max(IDLE, LATE * statistics.median(block.wall for block in blocks))
+def _not_waited_for(blocks: Sequence[Block], empty: Block, target: Target, options: PerfOptions) -> str:
+    """Whether work went on after the clocks were read: then they say nothing about it.
+
+    Waiting for a device that has nothing to do takes a while too: the blocks without calls tell how long.
+    """
+    limit = LATE * statistics.median(block.wall for block in blocks)
     elsewhere = statistics.median(block.elsewhere for block in blocks)
-    if elsewhere > limit:
+    if elsewhere > limit + IDLE * empty.elsewhere:
         return (
             f"not synchronised: another device than {target.title()} still worked for {elsewhere:.3g} s when the "
             "timing had ended; time it on that device, or wait for it in the workload"
         )
     late = statistics.median(block.late for block in blocks)
-    if blocks[0].device is not None and late > limit and options.metric != "wall":
+    if blocks[0].device is not None and late > limit + IDLE * empty.late and options.metric != "wall":
         return (
             f"not synchronised: {target.title()} still worked for {late:.3g} s in another stream when the last event "
             "had passed, which its device time leaves out; let the current stream wait for it, or give metric='wall'"

@@ -28,7 +28,8 @@ class PerfOptions:
         metric: which time is judged: ``device``, ``wall``, or ``auto``: device time where the device has a clock of
             its own, else wall time.
         rotate: how many copies of the arguments take turns, >= 1, so that none is found in the cache: ``auto`` takes
-            as many as exceed the last-level cache, ``False`` one.
+            as many as exceed the last-level cache, ``False`` one. A call that changes its arguments gets as many as a
+            block has calls, unless a number says otherwise.
         clear_cache: before each block, outside of what is timed, overwrite the last-level cache; a block then has no
             more calls than there are copies of the arguments.
         min_time: seconds that a block of calls takes at least; it is longer where the timer's own cost asks for it.

@@ -1,8 +1,9 @@
 """A few fixed workloads that no commit of anyone's changes: what they take tells the state of the machine.
 
 They are timed in every process beside its tests, so that what a whole session shares (another clock, a busy neighbour)
-is known, divided out and reported apart: ``history.session_factors``. They use the host alone; a card gets a product
-and a copy of its own, in device time.
+is known, divided out and reported apart: ``history.session_factors``. They use one thread of the host, whatever the
+tests use, because threads that wait for each other on a busy machine tell of themselves; a card gets a product and a
+copy of its own, in device time.
 """
 
 from __future__ import annotations
@@ -25,12 +26,11 @@ __all__ = ["ROUNDS", "medians", "sentinels"]
 ROUNDS = 15
 
 
-def sentinels(target: Target, threads: int, timer: Timer | None = None) -> dict[str, list[float]]:
+def sentinels(target: Target, timer: Timer | None = None) -> dict[str, list[float]]:
     """Time the fixed workloads.
 
     Args:
         target: whose card is timed as well, where it is one.
-        threads: how many threads torch computes with.
         timer: the clock.
 
     Returns:
@@ -42,7 +42,7 @@ def sentinels(target: Target, threads: int, timer: Timer | None = None) -> dict[
     """
     timer = timer or Timer.of()
     found: dict[str, list[float]] = {}
-    with quiet(threads), torch.no_grad():
+    with quiet(threads=1), torch.no_grad():
         for name, (calls, call) in _on_the_host().items():
             window = Window(lambda count, call=call: [call] * count, CpuTarget(), timer)  # type: ignore[misc]
             found[name] = _timed(window, calls, timer)

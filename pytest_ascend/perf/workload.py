@@ -8,10 +8,12 @@ other numbers (sorted ones, infinities); then each copy is put back, outside of 
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 
 from pytest_ascend.cases.case import Built, Case
@@ -19,7 +21,7 @@ from pytest_ascend.cases.transfer import Entry, flat_storage, same_bits
 from pytest_ascend.perf.options import MOST_COPIES, PerfOptions
 from pytest_ascend.targets.base import Target
 
-__all__ = ["Workload"]
+__all__ = ["MOST_BYTES", "TIMES_CACHE", "Workload"]
 
 #: The copies together are this many times the cache: caches don't throw out strictly what is oldest.
 TIMES_CACHE = 2
@@ -27,14 +29,64 @@ TIMES_CACHE = 2
 MOST_BYTES = 1 << 30
 
 
+@dataclass(frozen=True)
+class _Copy:
+    """One set of arguments: the call with them, and what they were copied from.
+
+    Attributes:
+        call: calls the workload.
+        tensors: anywhere among the arguments.
+        arrays: of numpy, among the arguments themselves: the copy, and what it was made from.
+    """
+
+    call: Callable[[], object]
+    tensors: tuple[Entry, ...]
+    arrays: tuple[tuple[Any, Any], ...]
+
+    @classmethod
+    def of(cls, built: Built, case: Case, fn: Callable[..., object]) -> _Copy:
+        tensors = tuple(entry for entry in built.entries if entry.role == "argument")
+        pairs = [
+            *zip(built.args, case.args, strict=True),
+            *((built.kwargs[name], case.kwargs[name]) for name in case.kwargs),
+        ]
+        arrays = tuple((copy, source) for copy, source in pairs if isinstance(source, np.ndarray))
+        return cls(functools.partial(fn, *built.args, **built.kwargs), tensors, arrays)
+
+    @property
+    def size(self) -> int:
+        """Bytes that the arguments take."""
+        return sum(_bytes(entry.copy) for entry in self.tensors) + sum(int(copy.nbytes) for copy, _ in self.arrays)
+
+    def changed(self) -> bool:
+        """Whether the arguments are no longer what they were copied from."""
+        tensors = (same_bits(e.copy.detach().to("cpu"), e.source.detach().to("cpu")) for e in self.tensors)
+        return not all(tensors) or any(copy.tobytes() != source.tobytes() for copy, source in self.arrays)
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Copy the values that the case has over what a call left of them."""
+        for entry in self.tensors:
+            copy = entry.copy.detach()
+            if copy.layout is torch.strided and any(
+                s > 1 and not d for s, d in zip(copy.shape, copy.stride(), strict=True)
+            ):
+                continue  # elements share memory: torch refuses to write there, so no call has
+            copy.copy_(entry.source.detach())
+        for array, source in self.arrays:
+            np.copyto(array, source)
+
+
 class Workload:
     """A case on a device, with its copies.
 
     Attributes:
         case: what is called.
-        copies: how many sets of arguments there are so far.
-        changes: whether a call changes its arguments; known after :meth:`first`.
+        changes: whether a call changes its arguments; known after :meth:`settle`.
         notes: what a reader of the timings should know.
+
+    Raises:
+        ValueError: the case can't be copied.
     """
 
     def __init__(self, case: Case, target: Target, options: PerfOptions) -> None:
@@ -42,18 +94,16 @@ class Workload:
         self.target = target
         self.options = options
         self.changes = False
-        self.notes: list[str] = []
         self._built = case.build(target.device())
-        self.notes += self._built.notes
-        self._entries = [_arguments(self._built.entries)]
-        self._calls = [_bound(self._built)]
+        self.notes = list(self._built.notes)
+        self._copies = [_Copy.of(self._built, case, self._built.fn)]
         self._next = 0
         self._scratch: torch.Tensor | None = None
 
     @property
     def copies(self) -> int:
         """How many sets of arguments take turns."""
-        return len(self._calls)
+        return len(self._copies)
 
     @property
     def most_calls(self) -> int | None:
@@ -62,7 +112,7 @@ class Workload:
 
     def first(self) -> Callable[[], object]:
         """The call with the first copy."""
-        return self._calls[0]
+        return self._copies[0].call
 
     def settle(self) -> None:
         """After the first call: see whether it changed its arguments, and make the other copies.
@@ -71,55 +121,53 @@ class Workload:
             ValueError: an argument can't be copied.
             RuntimeError: the device has no memory for it.
         """
-        self.changes = any(not same_bits(e.copy.detach().to("cpu"), _on_cpu(e.source)) for e in self._entries[0])
-        wanted = self._wanted()
-        if wanted > 1:
-            case = self._without_the_module()
-            if case is None:
-                self.notes.append("the arguments aren't rotated: there is a module among them")
-            else:
-                for _ in range(wanted - 1):
-                    built = case.build(self.target.device())
-                    self._entries.append(_arguments(built.entries))
-                    self._calls.append(_bound(built, self._built.fn if self.case.module is not None else None))
+        self.changes = self._copies[0].changed()
         if self.changes:
             self.notes.append("the call changes its arguments: each call gets fresh ones, made outside of the timing")
+        wanted = self._wanted()
+        if wanted == 1:
+            return
+        case = self._without_the_module()
+        if case is None:
+            self.notes.append("the arguments aren't rotated: there is a module among them")
+            return
+        for _ in range(wanted - 1):
+            built = case.build(self.target.device())
+            self._copies.append(_Copy.of(built, case, built.fn if self.case.module is None else self._built.fn))
 
     def batch(self, calls: int) -> list[Callable[[], object]]:
         """The next calls, their arguments fresh and, where asked for, out of the cache."""
-        turn = itertools.islice(itertools.cycle(range(self.copies)), self._next, self._next + calls)
-        numbers = list(turn)
+        turns = self._copies[self._next :] + self._copies * (calls // self.copies + 1)
         self._next = (self._next + calls) % self.copies
         if self.changes:
-            for number in set(numbers):
-                _put_back(self._entries[number])
+            for copy in turns[: min(calls, self.copies)]:
+                copy.put_back()
         if self.options.clear_cache:
             self._clear()
-        return [self._calls[number] for number in numbers]
+        return [copy.call for copy in turns[:calls]]
 
     def _wanted(self) -> int:
         """How many copies to have."""
         rotate = self.options.rotate
         if isinstance(rotate, int) and not isinstance(rotate, bool):
             return rotate
-        size = sum(_bytes(entry.copy) for entry in self._entries[0])
-        if rotate is False or not size:
+        size, cache = self._copies[0].size, TIMES_CACHE * self.target.cache_size()
+        if not size:
             return 1
-        bound = min(MOST_BYTES, self.target.memory().get("free", MOST_BYTES) // 4)
-        most = max(1, min(MOST_COPIES, 1 + bound // size))
-        if self.changes or self.options.clear_cache:
-            return int(most)
-        held = sum(_bytes(entry.copy) for entry in self._built.entries) - size  # weights drive inputs out as well
-        if held >= TIMES_CACHE * self.target.cache_size():
+        free = self.target.memory().get("free", 4 * MOST_BYTES) // 4
+        most = int(min(MOST_COPIES, 1 + min(MOST_BYTES, free) // size))
+        if self.most_calls is not None:
+            return most  # a block has no more calls than there are copies
+        held = sum(_bytes(entry.copy) for entry in self._built.entries if entry.role != "argument")
+        if rotate is False or held >= cache:  # weights drive the inputs out by themselves
             return 1
-        return int(min(most, 1 + math.ceil(TIMES_CACHE * self.target.cache_size() / size)))
+        return min(most, 1 + math.ceil(cache / size))
 
     def _without_the_module(self) -> Case | None:
         """The case whose arguments alone are copied again; None where weights stand among the arguments."""
-        modules = self.case.modules
+        modules, own = self.case.modules, self.case.module
         if not modules:
             return self.case
-        own = self.case.module
         within = {id(part) for part in own.modules()} if own is not None else set()
         if any(id(module) not in within for module in modules):
             return None
@@ -136,32 +184,7 @@ def _nothing(*args: object, **kwargs: object) -> None:
     """Stands for a module whose arguments are copied."""
 
 
-def _bound(built: Built, fn: Callable[..., object] | None = None) -> Callable[[], object]:
-    return functools.partial(fn or built.fn, *built.args, **built.kwargs)
-
-
-def _arguments(entries: Iterable[Entry]) -> list[Entry]:
-    return [entry for entry in entries if entry.role == "argument"]
-
-
 def _bytes(tensor: torch.Tensor) -> int:
-    flat = flat_storage(tensor)
-    return int(tensor.untyped_storage().nbytes() if flat is not None else tensor.numel() * tensor.element_size())
-
-
-def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().to("cpu")
-
-
-@torch.no_grad()
-def _put_back(entries: Iterable[Entry]) -> None:
-    """Copy the values that the case has over what a call left of them."""
-    for entry in entries:
-        copy, source = entry.copy.detach(), entry.source.detach()
-        if copy.dim() and any(size > 1 and step == 0 for size, step in zip(copy.shape, _strides(copy), strict=False)):
-            continue  # elements share memory: torch refuses to write there, so no call has
-        copy.copy_(source)
-
-
-def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    return tensor.stride() if tensor.layout is torch.strided else ()
+    if flat_storage(tensor) is not None:
+        return tensor.untyped_storage().nbytes()
+    return tensor.numel() * tensor.element_size()

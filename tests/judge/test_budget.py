@@ -190,3 +190,23 @@ def test_a_cpu_that_leans_beside_a_few_poor_elements_excuses_the_same_lean():
     assert found.verdict is not Verdict.FAIL
     worse = (own.double() * (1 - 2.0**-11 * 1.2)).half()
     assert weigh(g, worse, None, own, g.half(), composed=False).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_a_result_better_than_the_cpu_s_is_no_excuse_for_one_element(dtype):
+    g = golden(64)
+    roundoff = torch.finfo(dtype).eps / 2
+    own = poor(g, 1, 12.0).to(dtype) if dtype is torch.float16 else (g * (1 + 12 * roundoff * g.sign())).to(dtype)
+    everywhere = (g * (1 + 2.4 * roundoff * torch.where(torch.arange(64) % 2 == 0, 1, -1))).to(dtype)
+    assert weigh(g, everywhere, None, own, None, composed=False).verdict is not Verdict.FAIL
+    one = g.to(dtype)
+    one[5] = g[5] * (1 + 4 * roundoff)
+    assert weigh(g, one, None, own, g.to(dtype), composed=False).verdict is Verdict.FAIL
+
+
+def test_a_cpu_that_is_lost_too_raises_the_question_who_is_right():
+    g = golden(64)
+    own = (g * 3).half()
+    found = weigh(g, own.clone(), None, own, composed=True)
+    assert found.verdict is Verdict.REFERENCE_SUSPECT
+    assert "who is right?" in found.reason

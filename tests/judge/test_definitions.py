@@ -232,3 +232,35 @@ def test_an_index_out_of_range_names_nothing():
     assert ties.gathered(how, TALL, index)[0, 0].isnan()
     index[0, 0] = index[0, 1]
     assert ties.repeats(how, index)
+
+
+def equation_of(residual):
+    """A definition of one equation, whose residual a call's result gives; one that raises can't be asked."""
+
+    def equations(call):
+        value = call["x"]
+
+        def ask():
+            if value.isnan().any():
+                raise RuntimeError("singular")
+            return definitions.Equation("x = 0", residual(value).reshape(1, 1))
+
+        return [ask]
+
+    return definitions.Definition(("a",), ("x",), {}, equations)
+
+
+def test_an_equation_that_the_cpu_doesnt_meet_either_is_not_this_case_s():
+    definition = equation_of(lambda value: value.max())
+    small, large = torch.tensor([1e-7]), torch.tensor([0.5])
+    calls = [definition.call((), {}, {"x": x}, torch.float32) for x in (small, large)]
+    assert definitions.judge(definition, calls[0], calls[0]) == ("", "x = 0")
+    assert definitions.judge(definition, calls[1], calls[0])[0].startswith("x = 0 doesn't hold")
+    assert definitions.judge(definition, calls[1], calls[1]) == ("", "")
+
+
+def test_what_can_be_asked_of_the_cpu_s_result_alone_is_wrong():
+    definition = equation_of(lambda value: value.max())
+    right, none = (definition.call((), {}, {"x": torch.tensor([x])}, torch.float32) for x in (0.0, float("nan")))
+    assert definitions.judge(definition, none, right)[0] == "x = 0 can't even be asked of it, and can of the CPU's own"
+    assert definitions.judge(definition, none, none) == ("", "")

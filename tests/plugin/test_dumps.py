@@ -310,10 +310,8 @@ def test_two_workers_replay_a_dump(recorder, replay) -> None:
 
 
 def test_all_samples_are_judged_right(samples, replay, pytester) -> None:
-    """Dumps that msprobe made: no alarm in any, bfloat16 included."""
+    """Dumps that msprobe made: no alarm in any, bfloat16 and inputs that had to be made included."""
     records = results(pytester, lambda *args: replay(*args, str(samples), target="emulated"))
     assert sum(r["count"] for r in records) == 431
-    alarms = [r["nodeid"] for r in records if r["outcome"] in ("failed", "error")]
-    assert not [nodeid for nodeid in alarms if "_statistics_" not in nodeid and "_md5_" not in nodeid]
-    assert len(alarms) <= 2  # inputs that are made: one linear layer whose result is all but zero somewhere
+    assert not [r["nodeid"] for r in records if r["outcome"] in ("failed", "error")]
     assert all(r["api"].startswith("mindspore.") for r in records if r["verdict"] == "UNSUPPORTED")

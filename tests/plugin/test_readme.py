@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from pytest_ascend.judge.verdict import Verdict
+from pytest_ascend.perf.options import PerfOptions
 from pytest_ascend.settings import OPTIONS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -21,7 +23,7 @@ def code(readme: Path) -> list[str]:
 
 
 def test_the_first_example_and_the_planted_fault_run(readme, run) -> None:
-    first, _, _, _, planted, _ = code(readme)
+    first, _, _, _, planted, _, _ = code(readme)
     run(first + planted, "--ascend-compare").assert_outcomes(passed=2)
 
 
@@ -48,6 +50,25 @@ def test_every_option_is_described(readme) -> None:
     text = readme.read_text(encoding="utf-8")
     for option in OPTIONS:
         assert re.search(rf"\| `{option.flag}\b[^|]*` \| `{option.ini}` \|", text)
+
+
+def test_every_option_of_a_timing_is_described(readme) -> None:
+    text = readme.read_text(encoding="utf-8")
+    shown = re.findall(r"^\| `(\w+)=([^`]*)` \|", text, re.MULTILINE)
+    assert dict(shown) == {name: repr(getattr(PerfOptions(), name)) for name in PerfOptions.names()}
+
+
+def test_the_workloads_are_timed(readme, pytester) -> None:
+    block = next(block for block in code(readme) if "ascend_perf" in block)
+    pytester.makepyfile("import pytest\nimport torch\n" + block)
+    pytester.makeconftest(
+        "import pytest\nimport torch\n@pytest.fixture\ndef encoder(): return torch.nn.Linear(8, 8)\n"
+        "@pytest.fixture\ndef batch(): return {'input': torch.randn(4, 8)}"
+    )
+    args = ["-p", "no:hypothesispytest", "--ascend-compare=emulated", "--ascend-perf-child=timings.json"]
+    pytester.runpytest_inprocess(*args).assert_outcomes(passed=2)
+    timed = json.loads(Path(pytester.path, "timings.json").read_text())["calls"]
+    assert [(call["unusable"], call["outcome"]) for call in timed] == [("", "")] * 2
 
 
 def test_every_verdict_is_described(readme) -> None:

@@ -150,3 +150,23 @@ def test_layers_without_a_kernel_on_the_cpu_are_judged_by_the_budget(check):
     result = check(torch.nn.LocalResponseNorm(2, alpha=1.0), drawn(1, 5, 7, 7).requires_grad_())
     assert result.verdict.outcome != "failed", result
     assert "rtol" not in result.reason
+
+
+@pytest.mark.parametrize(
+    ("fn", "expected"),
+    [
+        (torch.relu, range(1, 2)),
+        (lambda v: torch.relu(v) * 2, range(2, 3)),
+        (torch.nn.Linear(3, 3).half(), range(1, 2)),
+        (torch.nn.GRUCell(3, 3).half(), range(10, 20)),
+        (torch.nn.LSTM(3, 3).half(), range(40, 80)),
+        (torch.nn.Softmax(-1), range(1, 2)),
+    ],
+    ids=["function", "composition", "linear", "cell", "lstm", "softmax"],
+)
+def test_kernels_are_counted(fn, expected):
+    case = yardsticks(fn, drawn(4, 3))
+    assert case.kernels in expected
+    assert case.composed is (case.kernels > 1)
+    path = "output[0]" if isinstance(fn, torch.nn.LSTM) else PATH
+    assert case.once(path, torch.float16) is not None
