@@ -1,8 +1,8 @@
 """Both sides of a comparison on this machine, in turns: A B, B A, A B, ... in fresh processes.
 
 Five pairs screen all tests. Only what isn't settled by them goes on, to 10, 20 and 40 pairs in all. When the time is
-up, what is open stays inconclusive. Where a regression was found, one more process of each side is profiled, apart from any
-timing, to say which operators grew.
+up, what is open stays inconclusive. Where a regression was found, one more process of each side is profiled, apart
+from any timing, to say which operators grew.
 """
 
 from __future__ import annotations
