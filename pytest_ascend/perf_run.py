@@ -322,7 +322,7 @@ class PerfRun:
                 error = f"no process timed call {index + 1} of ascend_perf in this test: does it always make as many?"
             reason = error or self.disabled
             result = PerfResult(PerfVerdict.INCONCLUSIVE, math.nan, (0.0, math.inf), math.inf, 0, reason, 0)
-            plain = {"index": index, "api": "", "target": options.target, "metric": options.metric, "old_s": None}
+            plain = {"index": index, "api": "", "target": "", "metric": options.metric, "old_s": None}
             plain.update(new_s=None, against="", threshold=options.threshold or self.threshold, shift=None, notes=[])
             plain.update(fingerprint="", facts={}, operators=[], stored=False, error=error, **result.to_dict())
         plain.pop("nodeid", None)

@@ -132,7 +132,7 @@ def against_sessions(
         new_s=_middle(samples),
         against=f"{len(stored)} stored session{'s' * (len(stored) != 1)}",
         threshold=limit,
-        shift=factor - 1 if factors is not None else None,
+        shift=factor / statistics.median(factors) - 1 if factors else None,
         notes=_notes(calls),
     )
 

@@ -248,7 +248,7 @@ class Runner:
         ]  # fmt: skip
         begin, what = time.monotonic(), f"a process of {side.name}"
         try:
-            ended = run(command, timeout_s=self._limit(), environment=side.environment, where=side.where)
+            ended = run(command, timeout_s=round(self._limit(), 2), environment=side.environment, where=side.where)
         except ProfilerFailed as failed:
             raise ChildFailed(f"{what} timed nothing: {failed}") from None
         self.slowest = max(self.slowest or 0.0, time.monotonic() - begin)

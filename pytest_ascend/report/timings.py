@@ -99,9 +99,8 @@ def _count(records: Sequence[Record]) -> Line:
     bad = any(record["outcome"] in ("failed", "error") for record in records)
     noted = any(record["outcome"] == "noted" for record in records)
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    return Line(
-        f"ascend: {len(records)} timed on {targets}: {listed}", "red" if bad else "yellow" if noted else "green"
-    )
+    where = f" on {targets}" if targets else ""
+    return Line(f"ascend: {len(records)} timed{where}: {listed}", "red" if bad else "yellow" if noted else "green")
 
 
 def _severity(record: Record) -> int:

@@ -12,12 +12,17 @@ import torch
 import torch._dynamo  # noqa: F401  # torch.manual_seed loads it
 
 import pytest_ascend.check
+import pytest_ascend.child_arguments
 import pytest_ascend.cli
 import pytest_ascend.comparison
+import pytest_ascend.perf.ab
+import pytest_ascend.perf_run
 import pytest_ascend.report.results_json
 import pytest_ascend.report.terminal
-import pytest_ascend.targets.cpu  # noqa: F401
+import pytest_ascend.targets.cpu
 from pytest_ascend.targets import resolve
+
+from .timed import Project
 
 resolve("emulated")  # it patches torch, so it too must outlive the inner run that first asks for it
 
@@ -70,3 +75,10 @@ def run(pytester: pytest.Pytester) -> Run:
         return runner("-p", "no:cacheprovider", "-p", "no:hypothesispytest", *args)
 
     return run
+
+
+@pytest.fixture
+def timed(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project whose timings are dictated."""
+    monkeypatch.setattr(pytest_ascend.child_arguments, "command", pytest_ascend.child_arguments.command)
+    return Project(pytester, monkeypatch)

@@ -26,6 +26,16 @@ BAD = [
     ("api", ",", "',' names no API: give names or globs, such as 'torch.nn.functional.*'"),
     ("step", "first", "'first' is no list of numbers: give some such as 0 or 0,2-4"),
     ("rank", "0-", "'0-' is no list of numbers"),
+    ("perf", "0", "'0' is no number of processes: give a whole number from 1 to 100"),
+    ("perf", "many", "'many' is no number of processes"),
+    ("perf-time", "0", "'0' can't be a time: give seconds, such as 600"),
+    ("perf-time", "soon", "'soon' can't be a time"),
+    ("fail", "perf:3", "'perf:3' is no limit: give perf:NUMBER% or error:NUMBERx, such as perf:3%,error:2x"),
+    ("fail", "perf:3%,speed:2x", "'speed:2x' is no limit"),
+    ("fail", "perf:0%", "'perf:0%': a slowdown to catch lies above 0 % and up to 100 %"),
+    ("fail", "perf:101%", "'perf:101%': a slowdown to catch"),
+    ("fail", "error:1x", "'error:1x': an error may grow more than 1 times, such as error:2x"),
+    ("fail", "perf:3%,perf:4%", "'perf:3%,perf:4%' has perf twice: give one limit for it"),
     ("checkpoints", "some", "'some' is no choice of checkpoints: give sample, all, none"),
 ]
 
@@ -154,3 +164,20 @@ def test_settings_are_frozen() -> None:
 def test_target_specs_are_those_of_targets() -> None:
     for spec in ("auto", "npu", "npu:1", "emulated", "emulated:Ascend910A", "cuda", "cuda:0", "cpu"):
         assert settings.target(spec) == spec
+
+
+@pytest.mark.parametrize(
+    ("value", "perf", "error"),
+    [("perf:3%,error:2x", 0.03, 2.0), (" error:1.5x , perf:.5% ", 0.005, 1.5), ("perf:12.5%", 0.125, None)],
+)
+def test_limits_are_decimals_in_any_order(value, perf, error) -> None:
+    found = settings.limits(value)
+    assert found.perf == (None if perf is None else pytest.approx(perf))
+    assert found.error == error
+
+
+def test_a_path_after_perf_is_a_path(tmp_path) -> None:
+    args = ["--ascend-perf", str(tmp_path)]
+    assert give_back_paths(args)
+    assert args == ["--ascend-perf=5", str(tmp_path)]
+    assert not give_back_paths(["--ascend-perf", "3"])
