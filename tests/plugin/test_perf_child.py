@@ -152,6 +152,28 @@ def test_what_can_not_be_timed_is_unusable_and_the_test_goes_on(child, body, rea
     assert file["calls"][1]["index"] == 1
 
 
+def test_a_workload_that_skips_says_so(child) -> None:
+    done, file = child(one("ascend_perf(lambda: pytest.skip('no data'))"))
+    done.assert_outcomes(skipped=1)
+    assert file["calls"][0]["outcome"] == "Skipped: no data"
+    assert file["calls"][0]["metrics"] == {}
+
+
+def test_the_terminal_shows_the_medians_and_what_is_unusable(child) -> None:
+    body = "ascend_perf(torch.relu, torch.ones(2))\nascend_perf(torch.t, torch.ones(2, 2))\nascend_perf(abs, 'x')"
+    done, _ = child(one(body))
+    name = "test_the_terminal_shows_the_medians_and_what_is_unusable.py::test_it"
+    done.stdout.fnmatch_lines(
+        [
+            "*= ascend timings =*",
+            f"* [nµ]s  torch.relu  {name}  [[]wall time, first call * ?s, kernels 1[]]",
+            f" * -  torch.t  {name} (call 2): not exercised: *",
+            f" * -  *abs  {name} (call 3): TypeError: bad operand type *",
+            "ascend: 3 calls timed, 2 of them without a usable timing: *timings.json",
+        ]
+    )
+
+
 def test_each_process_draws_the_same_inputs(child, pytester) -> None:
     source = one("x = torch.randn(3)\nprint('drew', x.tolist())\nascend_perf(torch.relu, x)")
     drew = [line for _ in range(2) for line in child(source, "-s")[0].outlines if "drew" in line]
