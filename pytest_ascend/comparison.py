@@ -81,7 +81,8 @@ class Comparison:
 
     def record(self, result: CheckResult) -> Record:
         """Record a result, whatever its verdict."""
-        return self._session.record(self._item, result, self._check_options().seed)
+        options = self._check_options()
+        return self._session.record(self._item, result, options.seed, options.target)
 
     def many(self) -> Many:
         """What collects the results of many inputs."""

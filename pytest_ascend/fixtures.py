@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_ascend.session import KEY, AscendSession
-from pytest_ascend.settings import COMPARE, PERF_CHILD
+from pytest_ascend.settings import COMPARE, PERF
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +51,7 @@ def ascend_perf(request: pytest.FixtureRequest) -> Timing:
     """
     session = request.config.stash[KEY]
     if session.child is None and session.perf_results is None:
-        pytest.skip(f"ascend_perf: inconclusive, nothing is timed without {PERF_CHILD}=FILE.json")
+        pytest.skip(f"ascend_perf: inconclusive, nothing is timed without {PERF}")
     from pytest_ascend.marks import marker_options
     from pytest_ascend.timing import Timing
 

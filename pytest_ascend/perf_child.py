@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import statistics
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,8 @@ _WRITTEN = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO
 class PerfChild:
     """Times the calls of one process and writes them down when it ends; a plugin, for the hooks it needs.
 
+    With ``--ascend-perf-profile`` it profiles instead and times nothing: the file has ``operators`` and no metrics.
+
     The file, strict JSON, is written whole or, when the run is broken off, not at all::
 
         {"schema": 1, "root": the root folder, "target": its spec, "environment": fields of the fingerprint,
@@ -42,8 +45,10 @@ class PerfChild:
                     "metrics": {"wall": [seconds per call, one per block], "device": [...]}, "metric": which to judge,
                     "clock", "first_call_s", "warmup_calls", "calls_per_block", "steady", "overhead", "copies",
                     "kernels_per_call", "peak_bytes", "peak_source", "threads", "notes",
+                    "threshold" and "processes": the test's own, or null, "operators": OperatorTable.to_dict(),
                     "unusable": why these timings say nothing, or "", "outcome": what the workload raised, or ""}],
-         "sentinels": {name: seconds}, "tests": {nodeid: "passed", "failed: ..." or "skipped: ..."}, "deselected": n}
+         "sentinels": {name: seconds}, "tests": {nodeid: "passed", "failed: ..." or "skipped: ..."}, "deselected": n,
+         "collected": [nodeid], "sources": {imported module: its file}}
     """
 
     def __init__(self, session: AscendSession, path: str) -> None:
@@ -52,6 +57,8 @@ class PerfChild:
         self.calls: list[dict[str, Any]] = []
         self.tests: dict[str, str] = {}
         self.deselected = 0
+        self.collected: list[str] = []
+        self.profiles = bool(session.config.getoption("ascend_perf_profile"))
         self._targets: dict[str, Target] = {}
         self._sentinels: list[dict[str, list[float]]] = []
         self._timer: Timer | None = None
@@ -87,18 +94,22 @@ class PerfChild:
         __tracebackhide__ = True
         from pytest_ascend.cases.case import Case
         from pytest_ascend.perf.measure import Refused, measure
-        from pytest_ascend.perf.result import PerfResult, PerfVerdict
         from pytest_ascend.targets import TargetUnavailable
 
         call: dict[str, Any] = {"nodeid": item.nodeid, "index": index, "api": "", "target": options.target}
         call.update(metrics={}, metric=options.metric, threads=options.threads, kernels_per_call=None, peak_bytes=None)
-        call.update(unusable="", outcome="")
+        call.update(threshold=options.threshold, processes=options.processes, unusable="", outcome="")
         self.calls.append(call)
         try:
             case = Case(fn, args, kwargs)
             call["api"] = case.api
             target = self._target(options.target)
             call["target"], call["environment"] = target.spec, self._environment(target, options)
+            if self.profiles:
+                from pytest_ascend.perf.profiled import profiled
+
+                call["operators"] = profiled(case, target, options).to_dict()
+                return _nothing_judged("profiled in this process, which times and judges nothing")
             if not self._sentinels:
                 self._watch(target)
             measured = measure(case, target, options, self._clock())
@@ -110,8 +121,7 @@ class PerfChild:
         else:
             call.update(measured.to_dict())
             self._store(item, index, measured)
-        said = call["unusable"] or "timed in this process, which judges nothing"
-        return PerfResult(PerfVerdict.INCONCLUSIVE, float("nan"), (0.0, float("inf")), float("inf"), 0, said, 0)
+        return _nothing_judged(call["unusable"] or "timed in this process, which judges nothing")
 
     def _target(self, spec: str) -> Target:
         if spec not in self._targets:
@@ -166,6 +176,7 @@ class PerfChild:
             self.deselected += len(others)
             config.hook.pytest_deselected(items=others)
             items[:] = [item for item in items if "ascend_perf" in getattr(item, "fixturenames", ())]
+        self.collected = [item.nodeid for item in items]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep how a test ended, so that missing timings have a reason."""
@@ -188,10 +199,10 @@ class PerfChild:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the medians, for who runs it by hand."""
-        from pytest_ascend.report import timings
+        from pytest_ascend.report import timed
 
         terminalreporter.write_sep("=", "ascend timings")
-        for line in timings.summary(self.calls, self.path):
+        for line in timed.summary(self.calls, self.path):
             terminalreporter.write_line(line.text, **({line.colour: True} if line.colour else {}))
 
     def _write(self) -> None:
@@ -217,8 +228,34 @@ class PerfChild:
             "sentinels": seconds,
             "tests": self.tests,
             "deselected": self.deselected,
+            "collected": self.collected,
+            "sources": _sources(),
         }
         write_text(self.path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
+def _nothing_judged(reason: str) -> PerfResult:
+    from pytest_ascend.perf.result import PerfResult, PerfVerdict
+
+    return PerfResult(PerfVerdict.INCONCLUSIVE, float("nan"), (0.0, float("inf")), float("inf"), 0, reason, 0)
+
+
+def _sources() -> dict[str, str]:
+    """Where the imported packages and modules came from, and below a package without a file those in it."""
+    found: dict[str, str] = {}
+    for name, module in list(sys.modules.items()):
+        above, dot, _ = name.rpartition(".")
+        file = getattr(module, "__dict__", {}).get("__file__")
+        if isinstance(file, str) and name not in sys.stdlib_module_names and (not dot or _has_no_file(above)):
+            found[name] = os.path.abspath(file)[:4096]
+    return found
+
+
+def _has_no_file(name: str) -> bool:
+    """Whether a package and all above it are folders alone, which other projects may add to."""
+    parts = name.split(".")
+    above = [".".join(parts[: i + 1]) for i in range(len(parts))]
+    return all(getattr(sys.modules.get(one), "__dict__", {}).get("__file__") is None for one in above)
 
 
 def _short(report: pytest.TestReport) -> str:

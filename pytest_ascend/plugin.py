@@ -39,6 +39,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_ascend.perf_child import PerfChild
 
         ascend.child = PerfChild.started(ascend, path)
+    elif ascend.settings.times:
+        from pytest_ascend.perf_run import PerfRun
+
+        ascend.perf_results = PerfRun.started(ascend)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -87,7 +91,7 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     ascend = item.config.stash[KEY]
-    if (ascend.on or ascend.child is not None) and call.excinfo:
+    if (ascend.on or ascend.child is not None or ascend.perf_results is not None) and call.excinfo:
         hide_own_frames()
     report = yield
     ascend.complete(item, call, report)

@@ -22,6 +22,7 @@ from pytest_ascend.settings import COMPARE, Settings, repeat
 
 if TYPE_CHECKING:
     from pytest_ascend.cases.case import Case
+    from pytest_ascend.error_baselines import ErrorBaselines
     from pytest_ascend.judge.verdict import CheckResult
     from pytest_ascend.options import CheckOptions
     from pytest_ascend.perf.options import PerfOptions
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]  # CheckResult.to_dict() with "nodeid", "outcome" and "seed"; plain JSON, so it survives xdist
 _TEXT = "script_text"  # of the file that fails alone, on its way to the one process that writes files
+_FIGURES = "stored_figures"  # errors, on their way there too
 _OF_THE_CASE = ("seed", "autocast", "reference", _TEXT)  # beside the environment, which is the whole run's
 _RECORDS = pytest.StashKey[list[Record]]()
 
@@ -44,11 +46,30 @@ class ComparisonFailed(AssertionError):
     def __init__(self, result: CheckResult, record: Record) -> None:
         self.result = result
         self.record = record
-        super().__init__("\n".join(result.render()))
+        drift = record.get("error_drift") or {}
+        grown = [f"error drift: {drift['reason']}"] if drift.get("verdict") == "regressed" else []
+        super().__init__("\n".join([*grown, *result.render()]))
+
+
+class PerfFailed(AssertionError):
+    """A timing that fails its test; its text is the record, rendered."""
+
+    __module__ = "builtins"
+
+    def __init__(self, record: Record) -> None:
+        from pytest_ascend.report import timings
+
+        self.record = record
+        super().__init__("\n".join(timings.render(record)))
 
 
 class PerfResults(Protocol):
-    """What knows the timings of a run, when tests ask for them."""
+    """What knows the timings of a run, when tests ask for them.
+
+    ``said``: lines about the run as a whole.
+    """
+
+    said: list[str]
 
     def conclude(self, item: pytest.Item, index: int, options: PerfOptions) -> PerfResult:
         """The result of the test's call number ``index`` (from 0) of ``ascend_perf``, recorded; a slowdown raises."""
@@ -67,6 +88,8 @@ class AscendSession:
         self.child: PerfChild | None = None  # in a process that only times tests
         self.perf_results: PerfResults | None = None  # in one that asks others to
         self._target: Target | None = None
+        self._errors: ErrorBaselines | None = None
+        self._identity: dict[str, str] = {}
 
     # -- the target -----------------------------------------------------------------------------------------------
 
@@ -119,9 +142,12 @@ class AscendSession:
         arguments = getattr(item, "arguments", None)  # of an item that no file holds
         if arguments is not None:
             return shlex.join(["pytest", *arguments, f"{COMPARE}={self.spec()}", *repeat(self.config)])
-        path, separator, name = item.nodeid.partition("::")  # from the root folder, and the command runs where we do
-        nodeid = os.path.relpath(self.config.rootpath / path, self.config.invocation_params.dir) + separator + name
-        return shlex.join(["pytest", nodeid, f"{COMPARE}={self.spec()}", *repeat(self.config)])
+        return shlex.join(["pytest", self.argument(item), f"{COMPARE}={self.spec()}", *repeat(self.config)])
+
+    def argument(self, item: pytest.Item) -> str:
+        """An item's node id, which starts from the root folder, as an argument where this run was started."""
+        path, separator, name = item.nodeid.partition("::")
+        return os.path.relpath(self.config.rootpath / path, self.config.invocation_params.dir) + separator + name
 
     def with_script(self, item: pytest.Item, case: Case, options: CheckOptions, result: CheckResult) -> CheckResult:
         """A failed result with the path of a Python file that fails alone, and its text, where there can be one."""
@@ -148,13 +174,54 @@ class AscendSession:
             return self.config.rootpath / ".ascend" / "reproducers"
         return Path(os.path.join(self.config.invocation_params.dir, os.path.expanduser(given)))
 
-    def record(self, item: pytest.Item, result: CheckResult, seed: int | None) -> Record:
+    def baselines(self) -> Path:
+        """The folder of stored baselines."""
+        given = self.settings.baseline
+        if given is None:
+            return self.config.rootpath / "baselines"
+        return Path(os.path.join(self.config.invocation_params.dir, os.path.expanduser(given)))
+
+    def identity(self) -> dict[str, str]:
+        """What everything that this run stores is stored under: ``id``, ``date`` and ``commit``."""
+        if not self._identity:
+            from datetime import datetime, timezone
+
+            from pytest_ascend.perf.baseline import new_id
+            from pytest_ascend.perf.worktree import head
+
+            now = datetime.now(timezone.utc)
+            date = now.isoformat(timespec="seconds")
+            self._identity = {"id": new_id(now), "date": date, "commit": head(self.config.rootpath)}
+        return self._identity
+
+    def errors(self) -> ErrorBaselines:
+        """The stored errors that this run's are compared with."""
+        if self._errors is None:
+            from pytest_ascend.error_baselines import ErrorBaselines
+
+            self._errors = ErrorBaselines(self)
+        return self._errors
+
+    def record_perf(self, item: pytest.Item, record: Record) -> None:
+        """Keep what came of a timing until the item's report is made, and put its gist among the JUnit properties."""
+        item.stash.setdefault(_RECORDS, []).append(record)
+        count = sum(1 for name, _ in item.user_properties if name.endswith(".perf")) + 1
+        prefix = f"ascend.{count}.perf" if count > 1 else "ascend.perf"
+        item.user_properties.append((prefix, record["verdict"]))
+        for name in ("metric", "old_s", "new_s", "ratio", "interval", "detectable", "against", "error"):
+            if record["perf"].get(name) not in (None, ""):
+                item.user_properties.append((f"{prefix}.{name}", str(record["perf"][name])))
+
+    def record(self, item: pytest.Item, result: CheckResult, seed: int | None, target: str = "auto") -> Record:
         """Keep a result of an item until its report is made, and put its gist among the JUnit properties."""
         environment = dict(result.environment)
         of_the_case: Record = {name: environment.pop(name) for name in _OF_THE_CASE if name in environment}
         self.environment = environment or self.environment  # a case that could not run has none
         record: Record = {"nodeid": item.nodeid, **result.to_dict(), "seed": seed, **of_the_case}
         record.update(getattr(item, "detail", {}))
+        if self.settings.save or self.settings.update or self.settings.limits.error is not None:
+            number = sum(1 for known in item.stash.get(_RECORDS, []) if known["api"] == record["api"])
+            record.update(self.errors().look(item, result, target, number))
         item.stash.setdefault(_RECORDS, []).append(record)
         count = sum(1 for name, _ in item.user_properties if name.endswith(".verdict")) + 1
         prefix = f"ascend.{count}" if count > 1 else "ascend"
@@ -167,11 +234,11 @@ class AscendSession:
     def complete(self, item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.TestReport) -> None:
         """Attach the item's results to its report; a failed comparison becomes the report's short text."""
         error = call.excinfo.value if call.excinfo else None
-        failure = error if isinstance(error, ComparisonFailed) else None
+        failure = error if isinstance(error, (ComparisonFailed, PerfFailed)) else None
         if failure is not None and call.excinfo is not None and report.failed:
             if self.config.getoption("tbstyle") == "auto" and not isinstance(report.longrepr, str):
                 report.longrepr = _short(call.excinfo)
-            vars(report)["ascend_error"] = failure.result.verdict.outcome == "error"
+            vars(report)["ascend_error"] = self.outcome(failure.record or {"verdict": "FAIL"}) == "error"
         if isinstance(error, pytest.fail.Exception) and not error.pytrace and report.failed:
             report.longrepr = str(error)  # a sentence of its own; pytest would add that the traceback is hidden
         if records := item.stash.get(_RECORDS, []):
@@ -183,7 +250,7 @@ class AscendSession:
                 report.longrepr = (os.fspath(path), (line or 0) + 1, report.longrepr[2])  # the test, not our own line
             records.clear()
 
-    def _outcome(self, record: Record, report: pytest.TestReport, failure: ComparisonFailed | None) -> str:
+    def _outcome(self, record: Record, report: pytest.TestReport, failure: ComparisonFailed | PerfFailed | None) -> str:
         """What a result did to its test; ``expected``: it fails, and the test wanted it to (``raises``, ``xfail``)."""
         outcome = self.outcome(record)
         if outcome not in ("failed", "error"):
@@ -192,11 +259,24 @@ class AscendSession:
         return outcome if report.failed and blamed else "expected"
 
     def outcome(self, record: Record) -> str:
-        """What a recorded verdict means to pytest: passed, noted, skipped, error or failed."""
-        from pytest_ascend.judge.verdict import Verdict
+        """What a recorded verdict means to pytest: passed, noted, skipped, error, failed or expected."""
+        if "perf" in record:
+            outcome = self._time_outcome(record)
+        else:
+            from pytest_ascend.judge.verdict import Verdict
 
-        outcome = Verdict(record["verdict"]).outcome
+            outcome = Verdict(record["verdict"]).outcome
+            drift = (record.get("error_drift") or {}).get("verdict")
+            if outcome in ("passed", "noted") and drift in ("regressed", "inconclusive"):
+                outcome = "noted" if drift == "inconclusive" else "expected" if self.settings.update else "failed"
         return "failed" if self.settings.strict and outcome == "noted" else outcome
+
+    def _time_outcome(self, record: Record) -> str:
+        if record["perf"].get("error"):
+            return "error"
+        if record["verdict"] == "regressed":
+            return "expected" if self.settings.update else "failed"  # then it was accepted
+        return "noted" if record["verdict"] == "inconclusive" else "passed"
 
     # -- the whole run --------------------------------------------------------------------------------------------
 
@@ -205,6 +285,8 @@ class AscendSession:
         for record in getattr(report, "ascend_results", ()):
             if not self.is_worker and (text := record.pop(_TEXT, None)) is not None:
                 self._write_script(record, text)
+            if not self.is_worker and (figures := record.pop(_FIGURES, None)) is not None:
+                self.errors().keep(record, figures)
             self.results.append(record)
         self.environment = getattr(report, "ascend_environment", self.environment)
 
@@ -218,9 +300,19 @@ class AscendSession:
         if self.is_worker:
             vars(self.config)["workeroutput"]["ascend_absent"] = self.absent  # only workers collect
             return
+        if self.child is not None:
+            return
+        if self._errors is not None:
+            self._errors.store()
         if self.settings.json is not None:
             self._write(session, self.settings.json)
-        if self.settings.strict and self.compared_nothing() and session.exitstatus == pytest.ExitCode.OK:
+        if self.write_error is not None:
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+        if (
+            self.settings.strict
+            and (self.compared_nothing() or self.timed_nothing())
+            and session.exitstatus == pytest.ExitCode.OK
+        ):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _write(self, session: pytest.Session, path: str) -> None:
@@ -232,7 +324,6 @@ class AscendSession:
             results_json.write(path, results_json.document(self.results, environment))
         except OSError as error:
             self.write_error = f"--ascend-json: can't write {path}: {error.strerror or error}"
-            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def _write_script(self, record: Record, text: str) -> None:
         from pytest_ascend.files import write_text
@@ -248,8 +339,13 @@ class AscendSession:
 
     def compared_nothing(self) -> bool:
         """Whether the command line asked for comparisons and none ran."""
-        asked = self.config.getoption("ascend_compare") is not None
+        asked = self.config.getoption("ascend_compare") is not None and self.perf_results is None
         return asked and not self.results and not self.config.getoption("collectonly")
+
+    def timed_nothing(self) -> bool:
+        """Whether timings were asked for and no test that ran asked for one."""
+        timed = any("perf" in record for record in self.results)
+        return self.perf_results is not None and not timed and not self.config.getoption("collectonly")
 
     def header(self) -> str:
         """One line that names the target, its chip, versions and numeric modes."""
@@ -260,15 +356,26 @@ class AscendSession:
 
     def summary(self) -> Iterator[Line]:
         """The lines of the terminal section; none for a run that had nothing to do with us."""
-        if not (self.results or self.absent or self.compared_nothing() or self.write_error):
+        silent = self.compared_nothing() or self.timed_nothing() or self.write_error
+        if self.child is not None or not (self.results or self.absent or silent):
             return
-        from pytest_ascend.report import terminal
+        from pytest_ascend.report import terminal, timings
 
-        if self.results or self.absent:
-            yield from terminal.summary(self.results, self.config.getoption("verbose"), self.absent)
+        verbosity = self.config.getoption("verbose")
+        compared = [record for record in self.results if "perf" not in record]
+        timed = [record for record in self.results if "perf" in record]
+        missing = "red" if self.settings.strict else "yellow"
+        if compared or self.absent:
+            yield from terminal.summary(compared, verbosity, self.absent)
         elif self.compared_nothing():
             text = f"ascend: {COMPARE} was given but nothing was compared: no test that ran called ascend_compare"
-            yield terminal.Line(text, "red" if self.settings.strict else "yellow")
+            yield terminal.Line(text, missing)
+        if self._errors is not None and verbosity > -2:
+            yield from (terminal.Line(f"error drift: {text}", "yellow") for text in self._errors.said(compared))
+        if self.perf_results is not None:
+            yield from timings.summary(timed, self.perf_results.said, verbosity)
+        if self.timed_nothing():
+            yield terminal.Line("ascend: nothing was timed: no test that ran called ascend_perf", missing)
         if self.write_error is not None:
             yield terminal.Line(self.write_error, "red")
 

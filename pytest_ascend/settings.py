@@ -12,12 +12,14 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 COMPARE = "--ascend-compare"
+PERF = "--ascend-perf"
 PERF_CHILD = "--ascend-perf-child"
+PERF_PROFILE = "--ascend-perf-profile"
 TARGETS = (
     "auto (a real NPU, else the emulated one)",
     "npu or npu:N",
@@ -131,6 +133,59 @@ def samples(value: str) -> int:
     if not re.fullmatch(r"\d{1,4}", value.strip()) or not int(value):
         raise argparse.ArgumentTypeError(f"{value!r} is no number of samples: give a whole number from 1 on, such as 3")
     return int(value)
+
+
+def processes(value: str) -> int:
+    """How many processes, 1 to 100. Raises ``argparse.ArgumentTypeError`` naming the value."""
+    if not re.fullmatch(r"\d{1,3}", value.strip()) or not 1 <= int(value) <= 100:
+        raise argparse.ArgumentTypeError(f"{value!r} is no number of processes: give a whole number from 1 to 100")
+    return int(value)
+
+
+def seconds(value: str) -> float:
+    """A time in seconds, finite and above 0. Raises ``argparse.ArgumentTypeError`` naming the value."""
+    wanted = "a time: give seconds, such as 600"
+    if _number(value, 0.0, math.inf, wanted) == 0.0:
+        raise argparse.ArgumentTypeError(f"{value!r} can't be {wanted}")
+    return float(value)
+
+
+class Limits(NamedTuple):
+    """What fails. None: not asked for.
+
+    Attributes:
+        perf: the slowdown that must be caught, as a fraction.
+        error: how many times as large an error may become.
+    """
+
+    perf: float | None = None
+    error: float | None = None
+
+
+def limits(value: str) -> Limits:
+    """``perf:3%,error:2x``, in any order. Raises ``argparse.ArgumentTypeError``: one sentence about the wrong part."""
+    found: dict[str, float] = {}
+    for part in value.split(","):
+        match = re.fullmatch(r"\s*(?:(perf):(\d+(?:\.\d*)?|\.\d+)%|(error):(\d+(?:\.\d*)?|\.\d+)x)\s*", part)
+        if match is None:
+            raise argparse.ArgumentTypeError(
+                f"{part.strip()!r} is no limit: give perf:NUMBER% or error:NUMBERx, such as perf:3%,error:2x"
+            )
+        name, number = match[1] or match[3], float(match[2] or match[4])
+        if name in found:
+            raise argparse.ArgumentTypeError(f"{value!r} has {name} twice: give one limit for it")
+        if name == "perf" and not 0 < number <= 100:
+            raise argparse.ArgumentTypeError(f"{part.strip()!r}: a slowdown to catch lies above 0 % and up to 100 %")
+        if name == "error" and not (1 < number < math.inf):
+            raise argparse.ArgumentTypeError(f"{part.strip()!r}: an error may grow more than 1 times, such as error:2x")
+        found[name] = number / 100 if name == "perf" else number
+    return Limits(**found)
+
+
+def fail(value: str) -> str:
+    """The value of ``--ascend-fail``, as it is. Raises ``argparse.ArgumentTypeError`` where it has no limits."""
+    limits(value)
+    return value
 
 
 def results_file(value: str) -> str:
@@ -316,6 +371,50 @@ OPTIONS: tuple[Option, ...] = (
         metavar="DIR",
     ),
     Option(
+        "perf",
+        "Time what tests give to ascend_perf, in PROCESSES fresh processes (5 when none is named), and compare it with "
+        "the stored baseline",
+        metavar="PROCESSES",
+        parse=processes,
+        const="5",
+    ),
+    Option("baseline", "The folder of stored baselines (default: baselines in the root folder)", metavar="DIR"),
+    Option(
+        "save",
+        "Store this run in the baselines, as one session more: its timings, and the errors of its comparisons. What "
+        "regressed is not stored",
+    ),
+    Option(
+        "update",
+        "Accept this run as the new baseline: it is stored, older sessions are forgotten, and no regression fails",
+    ),
+    Option(
+        "fail",
+        "What must be caught: a slowdown, as perf:3%% (which it is without this option), and errors that grew while "
+        "within their tolerance, as error:2x; separated by commas",
+        metavar="LIMITS",
+        parse=fail,
+    ),
+    Option(
+        "ab",
+        "Time the tests of --ascend-perf against those of REV, a branch, tag or commit, in turns on this machine; "
+        "no baseline is needed",
+        metavar="REV",
+    ),
+    Option(
+        "ab-python",
+        "As --ascend-ab, but the other side is another interpreter: one with another wheel or other packages; with "
+        "--ascend-ab both",
+        metavar="PATH",
+    ),
+    Option(
+        "perf-time",
+        "The most seconds that --ascend-perf and --ascend-ab measure (1800 without it); what isn't settled then is "
+        "inconclusive",
+        metavar="SECONDS",
+        parse=seconds,
+    ),
+    Option(
         "json",
         "Write all results to PATH as strict JSON when the run ends; `pytest-ascend schema` prints its schema",
         metavar="PATH",
@@ -340,6 +439,13 @@ class Settings:
         no_fold: run every recorded call, also those like an earlier one.
         step, rank: which of the dumps in a folder, as :func:`numbers` reads it.
         reproducers: the folder for files that fail alone, or ``none``; ``None``: the usual one.
+        perf: how many processes time each test; ``None``: none does, unless ``ab`` or ``ab_python`` is given.
+        baseline: the folder of baselines; ``None``: the usual one.
+        save, update: store this run; as the only one.
+        fail: as :func:`limits` reads it.
+        ab: a revision to compare with.
+        ab_python: an interpreter to compare with.
+        perf_time: seconds for all measuring.
         json: where the results file goes.
     """
 
@@ -359,12 +465,30 @@ class Settings:
     step: str | None = None
     rank: str | None = None
     reproducers: str | None = None
+    perf: int | None = None
+    baseline: str | None = None
+    save: bool | None = None
+    update: bool | None = None
+    fail: str | None = None
+    ab: str | None = None
+    ab_python: str | None = None
+    perf_time: float | None = None
     json: str | None = None
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Settings:
         """Resolve every option. Raises ``pytest.UsageError`` naming the option and its bad value."""
         return cls(**{option.field: option.resolve(config) for option in OPTIONS})
+
+    @property
+    def limits(self) -> Limits:
+        """What must be caught."""
+        return Limits() if self.fail is None else limits(self.fail)
+
+    @property
+    def times(self) -> bool:
+        """Whether tests are timed."""
+        return self.perf is not None or self.ab is not None or self.ab_python is not None
 
     def check_options(self) -> dict[str, Any]:
         """The keywords of ``CheckOptions`` that are set here."""
@@ -389,13 +513,18 @@ def add_options(parser: pytest.Parser) -> None:
         option.register(group, parser)
     # What a process that times tests is started with. It isn't for people, so it has no help and no ini twin.
     group.addoption(PERF_CHILD, metavar="PATH", type=results_file, default=None, help=argparse.SUPPRESS)
+    group.addoption(PERF_PROFILE, action="store_true", default=False, help=argparse.SUPPRESS)
+
+
+# What an option of the same meaning, or none at all, takes the place of in a command that runs one test again.
+_ELSEWHERE = ("compare", "api", "json", "reproducers", "perf", "save", "update", "ab", "ab_python", "perf_time")
 
 
 def repeat(config: pytest.Config) -> Iterator[str]:
     """The judging options given on the command line, as arguments that give them again."""
     for option in OPTIONS:
         given = config.getoption(option.ini)
-        if given is None or option.field in ("compare", "api", "json", "reproducers"):
+        if given is None or option.field in _ELSEWHERE:
             continue
         yield option.flag if option.metavar is None else f"{option.flag}={given}"
 
@@ -403,21 +532,24 @@ def repeat(config: pytest.Config) -> Iterator[str]:
 def give_back_paths(args: list[str]) -> bool:
     """Let ``--ascend-compare tests/test_x.py`` mean what it looks like: argparse would take the path for TARGET.
 
-    Rewrites ``args`` in place and says whether it had to.
+    The same for ``--ascend-perf tests``. Rewrites ``args`` in place and says whether it had to.
     """
     changed = False
     for i, arg in enumerate(args[:-1]):
         following = args[i + 1]
-        if arg == COMPARE and not following.startswith("-") and _is_tests(following, "--pyargs" in args):
-            args[i] = f"{COMPARE}=auto"
+        option = next((one for one in OPTIONS if one.const is not None and arg == one.flag), None)
+        if option is None or following.startswith("-"):
+            continue
+        if _is_tests(following, option.parse, "--pyargs" in args):
+            args[i] = f"{option.flag}={option.const}"
             changed = True
     return changed
 
 
-def _is_tests(arg: str, pyargs: bool) -> bool:
-    """Whether an argument names tests rather than a target; a known target is never a path."""
+def _is_tests(arg: str, parse: Callable[[str], Any], pyargs: bool) -> bool:
+    """Whether an argument names tests rather than a value of its option; a valid value is never a path."""
     try:
-        target(arg)
+        parse(arg)
     except argparse.ArgumentTypeError:
         return "::" in arg or os.sep in arg or arg.endswith(".py") or os.path.exists(arg) or pyargs
     return False

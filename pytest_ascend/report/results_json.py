@@ -13,11 +13,41 @@ from typing import Any
 
 from pytest_ascend.files import write_text
 from pytest_ascend.judge.verdict import Kind, Verdict, jsonable
+from pytest_ascend.report import timings
 
 VERSION = 1
 
 _NUMBER = {"anyOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}]}
 _TEXT_OR_NULL = {"type": ["string", "null"]}
+_NUMBER_OR_NULL = {"anyOf": [{"type": "number"}, {"type": "null"}]}
+_VERDICTS = [*(verdict.value for verdict in Verdict), *timings.VERDICTS]
+
+_PERF: dict[str, Any] = {
+    "type": "object",
+    "description": "Of a timing; its verdict is one of " + ", ".join(timings.VERDICTS) + ".",
+    "required": ["metric", "old_s", "new_s", "ratio", "interval", "detectable", "against", "threshold", "error"],
+    "properties": {
+        "index": {"type": "integer", "minimum": 0, "description": "Which of the test's calls of ascend_perf."},
+        "metric": {"enum": ["device", "wall", "auto"], "description": "auto where nothing was timed."},
+        "old_s": {**_NUMBER_OR_NULL, "description": "Seconds per call before; null without a baseline."},
+        "new_s": {**_NUMBER_OR_NULL, "description": "Seconds per call now."},
+        "ratio": {**_NUMBER, "description": "New over old, with what the whole session shares divided out."},
+        "interval": {"type": "array", "items": _NUMBER, "minItems": 2, "maxItems": 2, "description": "98 %."},
+        "detectable": {**_NUMBER, "description": "The smallest slowdown that would be found, as a fraction."},
+        "pairs": {"type": "integer", "minimum": 0, "description": "Process pairs, or stored sessions, compared."},
+        "statistic": {"enum": ["median", "minimum"]},
+        "against": {"type": "string", "description": "What it was compared with."},
+        "threshold": {"type": "number", "description": "The slowdown to catch, as a fraction."},
+        "shift": {**_NUMBER_OR_NULL, "description": "How much slower the fixed workloads ran, as a fraction."},
+        "fingerprint": {"type": "string", "description": "Of the conditions; the baseline's folder."},
+        "facts": {"type": "object", "description": "First call, kernels per call, peak memory, threads."},
+        "notes": {"type": "array", "items": {"type": "string"}},
+        "operators": {"type": "array", "items": {"type": "object"}, "description": "Those that grew, worst first."},
+        "stored": {"type": "boolean", "description": "Whether it went into a baseline."},
+        "error": {"type": "string", "description": "Why it couldn't be timed, or empty."},
+        "accept": {**_TEXT_OR_NULL, "description": "The command that makes this the new baseline."},
+    },
+}
 
 SCHEMA: dict[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -34,7 +64,7 @@ SCHEMA: dict[str, Any] = {
         "summary": {
             "type": "object",
             "description": "How many results have each verdict.",
-            "propertyNames": {"enum": [verdict.value for verdict in Verdict]},
+            "propertyNames": {"enum": _VERDICTS},
             "additionalProperties": {"type": "integer", "minimum": 1},
         },
         "results": {"type": "array", "items": {"$ref": "#/$defs/result"}},
@@ -60,7 +90,7 @@ SCHEMA: dict[str, Any] = {
                 "nodeid": {"type": "string", "description": "pytest's id of the test."},
                 "api": {"type": "string", "description": "What was called."},
                 "dtype": {"type": "string"},
-                "verdict": {"enum": [verdict.value for verdict in Verdict]},
+                "verdict": {"enum": _VERDICTS},
                 "kind": {"enum": [*(kind.value for kind in Kind), None], "description": "What sort of FAIL it is."},
                 "reason": {"type": "string"},
                 "criterion": {"type": "string", "description": "The rule that judged."},
@@ -99,7 +129,16 @@ SCHEMA: dict[str, Any] = {
                 "first_divergence": _TEXT_OR_NULL,
                 "outputs": {"type": "array", "items": {"type": "object"}},
                 "notes": {"type": "array", "items": {"type": "string"}},
-                "perf": {"type": "object"},
+                "perf": _PERF,
+                "error_drift": {
+                    "type": "object",
+                    "description": "Whether an error within its tolerance grew against the stored ones.",
+                    "properties": {
+                        "verdict": {"enum": list(timings.VERDICTS)},
+                        "ratio": _NUMBER_OR_NULL,
+                        "reason": {"type": "string"},
+                    },
+                },
                 "reproducer": {**_TEXT_OR_NULL, "description": "A command that runs the test again."},
                 "script": {**_TEXT_OR_NULL, "description": "A Python file that fails alone."},
             },
@@ -123,7 +162,7 @@ def document(results: Sequence[Mapping[str, Any]], environment: Mapping[str, Any
     return {
         "schema": VERSION,
         "environment": jsonable(environment),
-        "summary": {verdict.value: counts[verdict.value] for verdict in Verdict if counts[verdict.value]},
+        "summary": {verdict: counts[verdict] for verdict in _VERDICTS if counts[verdict]},
         "results": list(results),
     }
 

@@ -64,6 +64,8 @@ def summary(
         for record in records:
             if record["outcome"] == "skipped" and "source" in record:
                 continue  # the coverage table has it, with others that were skipped for the same reason
+            if record["verdict"] == "PASS" and _drift(record) == "inconclusive":
+                continue  # one line for all of them follows
             if record["outcome"] in ("noted", "expected", "skipped"):
                 yield from _finding(record)
         yield from _models(records)
@@ -89,8 +91,12 @@ def _distance(layer: Layer) -> tuple[int, float, float]:
 def _finding(record: Record) -> Iterator[Line]:
     failed = record["outcome"] in ("failed", "error")
     expected = "expected " if record["outcome"] == "expected" else ""
-    yield Line(f"{expected}{_verdict(record)}  {record['nodeid']}", "red" if failed else "yellow")
-    yield Line(f"    {_what(record)}: {record['reason'] or 'no reason was recorded'}")
+    drifted = _drift(record) == "regressed"
+    reason = record["error_drift"]["reason"] if drifted else record["reason"] or "no reason was recorded"
+    yield Line(
+        f"{expected}{_verdict(record)}{', error drift' * drifted}  {record['nodeid']}", "red" if failed else "yellow"
+    )
+    yield Line(f"    {_what(record)}: {reason}")
     if where := _where(record):
         yield Line(f"    where: {where}")
     if record.get("first_divergence"):
@@ -99,6 +105,11 @@ def _finding(record: Record) -> Iterator[Line]:
         yield Line(f"    reproduce: {record['reproducer']}")
         if record.get("script"):
             yield Line(f"    alone: python {record['script']}")
+
+
+def _drift(record: Record) -> str:
+    """Whether an error that is within its tolerance grew: ``regressed``, ``inconclusive``, ``ok``, or ``""``."""
+    return str((record.get("error_drift") or {}).get("verdict", ""))
 
 
 def _where(record: Record) -> str:
