@@ -198,12 +198,14 @@ class PerfChild:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the medians, for who runs it by hand."""
+        """Print the medians, for who runs it by hand, and what went wrong."""
         from pytest_ascend.report import timed
 
         terminalreporter.write_sep("=", "ascend timings")
         for line in timed.summary(self.calls, self.path):
             terminalreporter.write_line(line.text, **({line.colour: True} if line.colour else {}))
+        if self.session.write_error is not None:
+            terminalreporter.write_line(self.session.write_error, red=True)
 
     def _write(self) -> None:
         from pytest_ascend.files import write_text

@@ -34,8 +34,9 @@ def test_elsewhere():
 
 
 @pytest.fixture
-def child(pytester):
+def child(pytester, monkeypatch):
     """Run a file in child mode: the run, and what it wrote, or None."""
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # else pytest-benchmark takes the inner run for a worker
 
     def run(source: str, *args: str, path: str = "timings.json", subprocess: bool = False):
         pytester.makepyfile(source)
@@ -247,6 +248,8 @@ import pytest
 from pytest_ascend.session import KEY
 
 class Results:
+    said = []
+
     def conclude(self, item, index, options):
         print("asked", item.name, index, options.threshold, options.processes)
         return "concluded"
@@ -375,3 +378,13 @@ def test_it_times_without_pytest_benchmark(child) -> None:
     done, file = child(one("ascend_perf(torch.relu, torch.ones(9))"), "-p", "no:benchmark")
     done.assert_outcomes(passed=1)
     assert file["calls"][0]["metrics"]["wall"]
+
+
+def test_a_run_that_asks_processes_gives_it_their_blocks(pytester, monkeypatch) -> None:
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    pytester.makepyfile(one("ascend_perf(torch.relu, torch.ones(9))"))
+    args = ["-p", "no:hypothesispytest", "--ascend-perf=2", "--benchmark-json=b.json"]
+    pytester.runpytest_inprocess(*args).assert_outcomes(passed=1)
+    (found,) = json.loads(Path(pytester.path, "b.json").read_text())["benchmarks"]
+    assert found["extra_info"]["ascend_perf"] == {"api": "torch.relu", "processes": 2}
+    assert found["stats"]["rounds"] >= 10
