@@ -15,6 +15,7 @@ from typing import TextIO
 from pytest_ascend.perf.baseline import KEEP, METRICS, Baseline, BaselineError, Session, merged
 from pytest_ascend.perf.benchmark_files import benchmark_files, read_benchmarks
 from pytest_ascend.perf.store import Store, load, write
+from pytest_ascend.report.lines import duration
 
 __all__ = ["add_commands", "run"]
 
@@ -251,13 +252,8 @@ def _latest(found: Baseline, metric: str) -> float | None:
 
 
 def time(seconds: float | None) -> str:
-    """A duration for people, four digits at most."""
-    if seconds is None:
-        return "-"
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.4g} {unit}"
-    return f"{seconds / 1e-9:.4g} ns"
+    """A duration for people, or ``-``."""
+    return "-" if seconds is None else duration(seconds)
 
 
 def _counted(count: int, what: str) -> str:

@@ -115,7 +115,7 @@ class PerfChild:
             measured = measure(case, target, options, self._clock())
         except (Refused, TargetUnavailable) as refused:
             call["unusable"] = str(refused)
-        except Exception as error:
+        except BaseException as error:  # skip() and fail() among them
             call["outcome"] = f"{type(error).__name__}: {error}"[:2000]
             raise
         else:
@@ -196,6 +196,16 @@ class PerfChild:
         except OSError as error:
             self.session.write_error = f"{PERF_CHILD}: can't write {self.path}: {error.strerror or error}"
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the medians, for who runs it by hand, and what went wrong."""
+        from pytest_ascend.report import timed
+
+        terminalreporter.write_sep("=", "ascend timings")
+        for line in timed.summary(self.calls, self.path):
+            terminalreporter.write_line(line.text, **({line.colour: True} if line.colour else {}))
+        if self.session.write_error is not None:
+            terminalreporter.write_line(self.session.write_error, red=True)
 
     def _write(self) -> None:
         from pytest_ascend.files import write_text

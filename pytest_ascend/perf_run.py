@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ascend import child_arguments
+from pytest_ascend import benchmark_storage, child_arguments
 from pytest_ascend.perf.result import PerfResult, PerfVerdict
 from pytest_ascend.session import AscendSession, PerfFailed, Record
 from pytest_ascend.settings import COMPARE, PERF
@@ -52,6 +52,7 @@ class PerfRun:
     def __init__(self, session: AscendSession) -> None:
         self.session = session
         self.judged: dict[Key, Judged] = {}
+        self.timed: dict[Key, Sequence[Call]] = {}  # per process, for pytest-benchmark's files
         self.failures: dict[str, str] = {}
         self.said: list[str] = []
         self.disabled = ""
@@ -174,6 +175,7 @@ class PerfRun:
                 self.failures[key[0]] = str(error)
                 continue
             where = self._shown(self.session.baselines())
+            self.timed[key] = calls
             self.judged[key] = against_sessions(calls, processes, baseline, threshold=self.threshold, where=where)
         if stopped:
             few = f"{stopped} after {len(processes)} process{'es' * (len(processes) != 1)}"
@@ -317,6 +319,7 @@ class PerfRun:
         if judged is not None and not error:
             plain = {**judged.to_dict(), "error": ""}
             result = judged.result
+            self._give_benchmark(item, index)
         else:
             if not error and not self.disabled:
                 error = f"no process timed call {index + 1} of ascend_perf in this test: does it always make as many?"
@@ -345,6 +348,15 @@ class PerfRun:
         if self.session.outcome(record) in ("failed", "error"):
             raise PerfFailed(record)
         return result
+
+    def _give_benchmark(self, item: pytest.Item, index: int) -> None:
+        """Put the blocks of all processes where pytest-benchmark keeps its own, if it was asked to."""
+        calls = [call for call in self.timed.get((item.nodeid, index), ()) if not call.unusable and not call.outcome]
+        wall = [seconds for call in calls for seconds in call.metrics.get("wall", ())]
+        if wall:
+            extra = {"api": calls[0].api, "processes": len(calls)}
+            each = int(calls[0].facts.get("calls_per_block") or 1)
+            benchmark_storage.fill(item, index, wall, each, {"ascend_perf": extra})
 
     def _again(self, item: pytest.Item) -> str:
         """The command that times the test again."""

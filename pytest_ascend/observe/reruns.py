@@ -59,8 +59,9 @@ _FAR = 2.0**-5
 _SEEDS = 4
 # So many times over its limit, an error isn't put down to a spread that was measured too small by chance.
 _CLOSE = 32.0
-# A spread that others find so many times as large was; where many kernels round one after another, any that is larger.
-_UNLUCKY, _MANY = 2.0, 6
+# A spread is too small by chance where others are so many times as large; of a layer, whose kernels round one after
+# another, where they are larger at all.
+_UNLUCKY = 4.0
 
 
 @dataclass
@@ -221,7 +222,7 @@ class SecondLook:
         close = [p for p in spreads if found[p].verdict is Verdict.FAIL and found[p].times <= _CLOSE]
         for path, steadier in measure.steadier(close).items():
             # Only of those few that the first runs happened to move by little: the others are as they were measured.
-            least = 1.0 if measure.kernels >= _MANY else _UNLUCKY
+            least = _UNLUCKY if self.case.module is None else 1.0
             unlucky = budget.is_beyond(golden[path], here[path], spreads[path]) & (steadier > least * spreads[path])
             found[path] = weigh(path, torch.where(unlucky, steadier, spreads[path]))
         return found

@@ -1,4 +1,4 @@
-"""A line of the terminal section."""
+"""Lines of the terminal section, and how they show a duration."""
 
 from __future__ import annotations
 
@@ -10,3 +10,11 @@ class Line(NamedTuple):
 
     text: str
     colour: str = ""
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people, four digits at most."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.4g} {unit}"
+    return f"{seconds / 1e-9:.4g} ns"

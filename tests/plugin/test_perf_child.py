@@ -34,8 +34,9 @@ def test_elsewhere():
 
 
 @pytest.fixture
-def child(pytester):
+def child(pytester, monkeypatch):
     """Run a file in child mode: the run, and what it wrote, or None."""
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # else pytest-benchmark takes the inner run for a worker
 
     def run(source: str, *args: str, path: str = "timings.json", subprocess: bool = False):
         pytester.makepyfile(source)
@@ -152,6 +153,28 @@ def test_what_can_not_be_timed_is_unusable_and_the_test_goes_on(child, body, rea
     assert file["calls"][1]["index"] == 1
 
 
+def test_a_workload_that_skips_says_so(child) -> None:
+    done, file = child(one("ascend_perf(lambda: pytest.skip('no data'))"))
+    done.assert_outcomes(skipped=1)
+    assert file["calls"][0]["outcome"] == "Skipped: no data"
+    assert file["calls"][0]["metrics"] == {}
+
+
+def test_the_terminal_shows_the_medians_and_what_is_unusable(child) -> None:
+    body = "ascend_perf(torch.relu, torch.ones(2))\nascend_perf(torch.t, torch.ones(2, 2))\nascend_perf(abs, 'x')"
+    done, _ = child(one(body))
+    name = "test_the_terminal_shows_the_medians_and_what_is_unusable.py::test_it"
+    done.stdout.fnmatch_lines(
+        [
+            "*= ascend timings =*",
+            f"* [nµ]s  torch.relu  {name}  [[]wall time, first call * ?s, kernels 1[]]",
+            f" * -  torch.t  {name} (call 2): not exercised: *",
+            f" * -  *abs  {name} (call 3): TypeError: bad operand type *",
+            "ascend: 3 calls timed, 2 of them without a usable timing: *timings.json",
+        ]
+    )
+
+
 def test_each_process_draws_the_same_inputs(child, pytester) -> None:
     source = one("x = torch.randn(3)\nprint('drew', x.tolist())\nascend_perf(torch.relu, x)")
     drew = [line for _ in range(2) for line in child(source, "-s")[0].outlines if "drew" in line]
@@ -225,6 +248,8 @@ import pytest
 from pytest_ascend.session import KEY
 
 class Results:
+    said = []
+
     def conclude(self, item, index, options):
         print("asked", item.name, index, options.threshold, options.processes)
         return "concluded"
@@ -353,3 +378,13 @@ def test_it_times_without_pytest_benchmark(child) -> None:
     done, file = child(one("ascend_perf(torch.relu, torch.ones(9))"), "-p", "no:benchmark")
     done.assert_outcomes(passed=1)
     assert file["calls"][0]["metrics"]["wall"]
+
+
+def test_a_run_that_asks_processes_gives_it_their_blocks(pytester, monkeypatch) -> None:
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    pytester.makepyfile(one("ascend_perf(torch.relu, torch.ones(9))"))
+    args = ["-p", "no:hypothesispytest", "--ascend-perf=2", "--benchmark-json=b.json"]
+    pytester.runpytest_inprocess(*args).assert_outcomes(passed=1)
+    (found,) = json.loads(Path(pytester.path, "b.json").read_text())["benchmarks"]
+    assert found["extra_info"]["ascend_perf"] == {"api": "torch.relu", "processes": 2}
+    assert found["stats"]["rounds"] >= 10
