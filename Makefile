@@ -7,16 +7,17 @@ MINT   ?= .venv-mint
 JOBS   ?= 2
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-mint lint bench bench-judgement bench-gate catalogue bench-catalogue fuzz clean help
+.PHONY: demo test test-mint lint bench bench-judgement bench-gate bench-gate-real catalogue bench-catalogue fuzz clean help
 
 help:
-	@echo "make demo   run the examples on the emulated NPU, then each API that a recorded MiniLM calls"
+	@echo "make demo   run the examples on the emulated NPU, then each API that a recorded MiniLM calls, then time some"
 	@echo "make test   run the tests with coverage"
 	@echo "make test-mint  run mindspore.mint on MindSpore's CPU kernels against torch, in $(MINT)"
 	@echo "make lint   ruff and mypy --strict"
 	@echo "make bench  print the speed of the emulated device, the comparison and the plugin"
 	@echo "make bench-judgement  print how often each criterion blames right results and lets planted faults pass"
 	@echo "make bench-gate  print how often the performance gate raises a false alarm and what it finds, in simulated noise"
+	@echo "make bench-gate-real  the same for --ascend-ab on this machine, in real processes; it takes hours"
 	@echo "make fuzz   read 5,000 broken dumps and 2,000 broken profiles, and kill a process that saves baselines 200 times"
 	@echo "make catalogue  compare all of torch's APIs on the emulated NPU"
 	@echo "make bench-catalogue  plant faults in 42 operators: does the catalogue find them, do the files it leaves fail alone?"
@@ -27,6 +28,8 @@ demo: $(VENV)/.demo
 	rm -rf .ascend/minilm
 	$(BIN)/python examples/minilm/record_minilm.py .ascend/minilm
 	$(BIN)/python -m pytest --ascend-compare .ascend/minilm
+	$(BIN)/python -m pytest --ascend-compare --ascend-perf=3 --ascend-fail=perf:100% \
+		examples/apis/test_timing.py examples/minilm/test_minilm.py::test_latency
 
 test: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --cov --cov-fail-under=90 tests
@@ -42,11 +45,15 @@ lint: $(VENV)/.lint
 	$(BIN)/mypy --strict
 
 bench: $(VENV)/.test
-	set -e; for script in $(filter-out benchmarks/gate.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script; done
+	set -e; for script in $(filter-out benchmarks/gate.py benchmarks/gate_real.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script; done
 
 bench-judgement: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/judgement/measure.py --jobs $(JOBS) --json judgement.json \
 		--check benchmarks/judgement/baseline.json
+
+# Hours, with the numbers as they are: the numbers of bench-gate in real processes.
+bench-gate-real: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gate_real.py
 
 bench-gate: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gate.py --jobs $(JOBS)

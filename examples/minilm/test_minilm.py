@@ -56,3 +56,9 @@ def test_sentence_embeddings(ascend_compare, pretrained, dtype):
     result = ascend_compare(model.to(dtype), **batch)
     assert len(result.checkpoints) == 7  # the embeddings and all six layers were seen
     model.float()
+
+
+@pytest.mark.ascend_perf(max_time=1.0)
+def test_latency(ascend_perf, pretrained):
+    model, batch = pretrained
+    ascend_perf(model, **batch)

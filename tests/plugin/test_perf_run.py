@@ -38,7 +38,7 @@ def test_no_baseline_is_inconclusive_and_says_how_to_store_one(timed) -> None:
     done.stdout.fnmatch_lines(
         [
             f"inconclusive  {NAME}::test_a  no baseline -> 1 ms wall",
-            "    torch.relu on cpu: there is no baseline for these conditions (cpu-torch2.13.0-py3.11.7-* in baselines)",
+            "    torch.relu on cpu: there is no baseline for these conditions (cpu-torch2.13.0-* in baselines)",
             f"    store one: pytest {NAME}::test_a --ascend-perf --ascend-save",
             "ascend: 1 timed on cpu: 1 inconclusive",
         ]
@@ -165,7 +165,7 @@ BROKEN = {
     "crash": ({"crash": True}, "a process of this run timed nothing: signal 11 ended it*"),
     "nothing": ({"calls": 0}, "a process of this run measured nothing in it (passed)"),
     "raises": ({"outcome": "RuntimeError: no"}, "torch.relu raised RuntimeError: no (in a process of this run)"),
-    "fails": ({"calls": 0, "ended": "failed: OSError: gone"}, "a process of this run measured nothing in it (failed: OSError: gone)"),
+    "fails": ({"calls": 0, "ended": "failed: OSError: gone"}, "*measured nothing in it (failed: OSError: gone)"),
     "skips": ({"skip": True}, "no process timed call 1 of ascend_perf in this test: does it always make as many?"),
 }  # fmt: skip
 
