@@ -365,6 +365,9 @@ _ADD_TO_PRODUCTS = frozenset(f"aten::{name}" for name in ("addmm", "addmv", "bad
 
 
 def _written(argument: Any) -> bool:
+    """Whether a kernel changes an argument; of running statistics `native_batch_norm`'s schema doesn't say so."""
+    if argument.name in ("running_mean", "running_var"):
+        return True
     return argument.alias_info is not None and bool(argument.alias_info.is_write)
 
 

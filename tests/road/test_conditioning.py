@@ -41,6 +41,14 @@ def test_what_is_overwritten_was_rounded_before(in_place):
     assert float(found.mean()) > 0.2 * float(plain.mean()) > 1e-6
 
 
+def test_running_statistics_are_updated_all_the_same():
+    layer = torch.nn.InstanceNorm1d(3, track_running_stats=True).bfloat16()
+    paths = [f"mutated(module.running_{name})" for name in ("mean", "var")]
+    found = yardsticks(layer, drawn(4, 3, 15, dtype=torch.bfloat16)).spreads(paths)
+    assert sorted(found) == paths
+    assert all(float(value.max()) < 2.0**-6 for value in found.values())
+
+
 def test_subnormal_numbers_are_rounded_more_coarsely():
     x = drawn(64).abs() + 0.5
     found = yardsticks(lambda v: (v * 2.0**-20) * 2.0**20, x).spreads([PATH])[PATH]
