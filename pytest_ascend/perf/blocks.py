@@ -12,7 +12,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["MOST_BLOCKS", "OVERHEAD", "Block", "Plan", "Window", "calibrate", "idle", "is_steady", "take"]
+__all__ = [
+    *("MOST_BLOCKS", "OVERHEAD", "Block", "Plan", "Window", "calibrate", "idle", "is_steady", "take", "undisturbed"),
+]
 
 #: What the timer may cost, as a fraction of what is timed (torch.utils.benchmark's choice is ten times smaller, for
 #: blocks that are ten times as long).
@@ -22,6 +24,8 @@ MOST_BLOCKS = 500
 #: A workload is warm when the later half of so many rounds or more is faster than the earlier by less than this part,
 #: and a tenth of the time for warming up is over: a slow trend doesn't show in a few blocks.
 ROUNDS, GAIN, LEAST = 6, 0.02, 0.1
+#: The part of its time that a block may wait for the processor.
+INTERRUPTED = 0.02
 _EMPTY_BLOCKS = 21
 _MOST_CALLS = 10**7
 
@@ -36,6 +40,7 @@ class Block:
         device: seconds between two events around them in the device's own queue; None without a device.
         late: seconds that the device still worked after the second of the events.
         elsewhere: seconds that other devices still worked when the block had ended.
+        processor: seconds of processor time that the process took meanwhile; None where that means nothing.
     """
 
     calls: int
@@ -43,6 +48,7 @@ class Block:
     device: float | None = None
     late: float = 0.0
     elsewhere: float = 0.0
+    processor: float | None = None
 
 
 Window = Callable[[int], Block]
@@ -75,6 +81,19 @@ def idle(window: Window) -> Block:
         statistics.median(getattr(block, name) for block in blocks) for name in ("wall", "late", "elsewhere")
     )
     return Block(0, wall, statistics.median(device) if device else None, late, elsewhere)
+
+
+def undisturbed(blocks: Sequence[Block]) -> list[Block]:
+    """The blocks during which no other program took the processor away.
+
+    One thread takes as much processor time as wall time while it computes, and always the same part of it where it also
+    waits. So a block counts unless it waited for longer than the best one did, by more than :data:`INTERRUPTED` of its
+    time. Blocks without processor time all count.
+    """
+    shares = [1.0 - b.processor / b.wall if b.processor is not None and b.wall > 0 else 0.0 for b in blocks]
+    waited = [max(0.0, share) for share in shares]  # several threads take more than one has
+    most = min(waited, default=0.0) + INTERRUPTED
+    return [block for block, part in zip(blocks, waited, strict=True) if part <= most]
 
 
 def is_steady(times: Sequence[float], rounds: int = ROUNDS, gain: float = GAIN) -> bool:

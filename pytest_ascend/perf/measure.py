@@ -12,6 +12,7 @@ import inspect
 import random
 import statistics
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ import torch
 
 from pytest_ascend.cases.case import Case
 from pytest_ascend.observe.capture import caller_autocast, keep_rng, on_cpu
-from pytest_ascend.perf.blocks import Block, Plan, calibrate, idle, take
+from pytest_ascend.perf.blocks import Block, Plan, calibrate, idle, take, undisturbed
 from pytest_ascend.perf.counting import effort
 from pytest_ascend.perf.options import PerfOptions
 from pytest_ascend.perf.quiet import Refused, quiet, throttled
@@ -33,22 +34,26 @@ __all__ = ["Measurement", "Refused", "Timer", "Window", "measure"]
 LATE = 0.01
 #: So many times what waiting for an idle device takes is still no work.
 IDLE = 3.0
+#: Fewer blocks than this that no other program disturbed say nothing.
+LEAST_BLOCKS = 3
 
 
 @dataclass(frozen=True)
 class Timer:
-    """A clock in seconds, and its smallest step; pytest-benchmark's by default."""
+    """A clock in seconds and its smallest step, pytest-benchmark's by default; and the process's processor time."""
 
     now: Callable[[], float]
     resolution: float
+    processor: Callable[[], float] | None = None
 
     @classmethod
     def of(cls, now: Callable[[], float] | None = None) -> Timer:
         """A clock, with pytest-benchmark's measurement of its step."""
         from pytest_benchmark import timers
 
+        processor = time.process_time if now is None else None
         now = now or timers.default_timer  # type: ignore[attr-defined]
-        return cls(now, float(timers.compute_timer_precision(now) or 0.0))  # type: ignore[no-untyped-call]
+        return cls(now, float(timers.compute_timer_precision(now) or 0.0), processor)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -152,11 +157,17 @@ def measure(case: Case, target: Target, options: PerfOptions, timer: Timer | Non
         )
         blocks = take(window, plan.calls, timer.now, min_rounds=options.min_rounds, max_time=options.max_time)
         unusable = _not_exercised(done.kernels, target) or _not_waited_for(blocks, empty, target, options)
+        kept = undisturbed(blocks)
+        if not unusable and len(kept) < LEAST_BLOCKS <= len(blocks):
+            unusable = (
+                f"other programs took the processor away in {len(blocks) - len(kept)} of {len(blocks)} blocks: time it "
+                "on a machine with less to do"
+            )
         if not unusable and throttled() > heat:
             unusable = "the CPU was slowed down for its heat while it was timed: let it cool, or cool it better"
     return Measurement(
         api=case.api,
-        metrics=_metrics(blocks, options),
+        metrics=_metrics(kept, options),
         metric=metric,
         clock=target.clock(),
         first_call_s=first_s,
@@ -170,7 +181,7 @@ def measure(case: Case, target: Target, options: PerfOptions, timer: Timer | Non
         peak_source=done.peak_source,
         threads=options.threads,
         unusable=unusable,
-        notes=[*workload.notes, *_remarks(plan)],
+        notes=[*workload.notes, *_remarks(plan), *_left_out(len(blocks) - len(kept), len(blocks))],
     )
 
 
@@ -188,6 +199,9 @@ class Window:
         self.target = target
         self.now = timer.now
         self.others = _other_devices(target)
+        # Processor time tells what one thread of this process does, and nothing of a device.
+        computes = (target.name == "cpu" or target.emulated) and torch.get_num_threads() == 1
+        self.processor = timer.processor if computes else None
 
     def __call__(self, calls: int) -> Block:
         batch = self.batch(calls)
@@ -196,6 +210,7 @@ class Window:
         target.synchronize()
         for wait in self.others:
             wait()
+        before = self.processor() if self.processor is not None else 0.0
         begin = now()
         if start is not None:
             start.record()
@@ -207,11 +222,12 @@ class Window:
         reached = now()
         target.synchronize()
         stop = now()
+        processor = self.processor() - before if self.processor is not None else None
         for wait in self.others:
             wait()
         after = now()
         device = start.elapsed_time(end) / 1e3 if start is not None and end is not None else None
-        return Block(calls, stop - begin, device, stop - reached, after - stop)
+        return Block(calls, stop - begin, device, stop - reached, after - stop, processor)
 
 
 def _first(workload: Workload, target: Target, timer: Timer) -> float:
@@ -309,6 +325,10 @@ def _remarks(plan: Plan) -> list[str]:
     if plan.share > 1.1e-3:
         found.append(f"reading the clock is {100 * plan.share:.2g} % of a block, which can't have more calls")
     return found
+
+
+def _left_out(count: int, of: int) -> list[str]:
+    return [f"{count} of {of} blocks, in which other programs took the processor away, don't count"] if count else []
 
 
 def _seed(target: Target, seed: int | None) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ascend.perf.blocks import OVERHEAD, Block, calibrate, idle, is_steady, take
+from pytest_ascend.perf.blocks import OVERHEAD, Block, calibrate, idle, is_steady, take, undisturbed
 
 
 class Machine:
@@ -122,3 +122,28 @@ def test_an_empty_block_is_the_median_of_some() -> None:
     costs = iter([5e-3, *[1e-6] * 100])
     found = idle(lambda calls: Block(calls, next(costs), device=2e-6, late=3e-6))
     assert (found.wall, found.device, found.late, found.elsewhere) == (1e-6, 2e-6, 3e-6, 0.0)
+
+
+def test_blocks_that_waited_for_the_processor_dont_count():
+    whole, interrupted = Block(10, 1.0, processor=0.999), Block(10, 1.4, processor=1.0)
+    assert undisturbed([whole, interrupted, whole]) == [whole, whole]
+
+
+def test_a_workload_that_waits_by_itself_is_not_disturbed():
+    sleeps = [Block(1, 1.0 + i / 1000, processor=0.3) for i in range(5)]
+    assert undisturbed(sleeps) == sleeps
+    assert undisturbed([*sleeps, Block(1, 2.0, processor=0.3)]) == sleeps
+
+
+@given(st.lists(st.tuples(st.floats(1e-6, 10), st.floats(0, 20)), max_size=20))
+def test_the_least_disturbed_block_counts(times):
+    blocks = [Block(1, wall, processor=processor) for wall, processor in times]
+    kept = undisturbed(blocks)
+    assert bool(kept) is bool(blocks)
+    assert [block for block in blocks if block in kept] == kept
+
+
+def test_without_processor_time_all_count():
+    blocks = [Block(1, 1.0), Block(1, 9.0)]
+    assert undisturbed(blocks) == blocks
+    assert undisturbed([]) == []
