@@ -79,7 +79,7 @@ def test_a_faster_tree_passes(timed) -> None:
     timed.takes(a=0.3e-3)
     done = timed.run("--ascend-ab=HEAD", "--ascend-strict")
     assert done.ret == 0
-    done.stdout.fnmatch_lines([f"ok  {NAME}::test_a  1* ms -> 30* µs wall, 0.3* times *"])
+    done.stdout.fnmatch_lines([f"improved  {NAME}::test_a  1* ms -> 30* µs wall, 0.3* times *"])
 
 
 def test_when_the_time_is_up_what_is_open_is_inconclusive(timed) -> None:
