@@ -250,6 +250,8 @@ class Runner:
         try:
             ended = run(command, timeout_s=round(self._limit(), 2), environment=side.environment, where=side.where)
         except ProfilerFailed as failed:
+            if self.slowest is not None and self.deadline.left <= 0:  # cut off, and not by a fault of its own
+                raise OutOfTime from None
             raise ChildFailed(f"{what} timed nothing: {failed}") from None
         self.slowest = max(self.slowest or 0.0, time.monotonic() - begin)
         if ended.status not in (_OK, _FAILED, _NONE) or not path.exists():

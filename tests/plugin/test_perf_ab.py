@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -164,7 +165,9 @@ def test_ctrl_c_leaves_no_worktree_and_no_process(timed) -> None:
     timed.takes(a={"seconds": 1e-3, "hang": True})
     timed.commit()
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--ascend-ab=main"]
-    run = subprocess.Popen(command, cwd=timed.path, stdout=subprocess.PIPE, text=True)
+    # A shell's background jobs ignore Ctrl-C, and what they start does too.
+    heeds = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    run = subprocess.Popen(command, cwd=timed.path, stdout=subprocess.PIPE, text=True, preexec_fn=heeds)
     end = time.monotonic() + 60
     while not timed.log.exists() and time.monotonic() < end:
         time.sleep(0.05)
