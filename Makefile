@@ -7,12 +7,13 @@ MINT   ?= .venv-mint
 JOBS   ?= 2
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-mint lint bench bench-judgement bench-gate bench-gate-real catalogue bench-catalogue fuzz clean help
+.PHONY: demo test test-mint test-perf lint bench bench-judgement bench-gate bench-gate-real catalogue bench-catalogue fuzz clean help
 
 help:
 	@echo "make demo   run the examples on the emulated NPU, then each API that a recorded MiniLM calls, then time some"
 	@echo "make test   run the tests with coverage"
 	@echo "make test-mint  run mindspore.mint on MindSpore's CPU kernels against torch, in $(MINT)"
+	@echo "make test-perf  time real processes against a commit, with a planted slowdown"
 	@echo "make lint   ruff and mypy --strict"
 	@echo "make bench  print the speed of the emulated device, the comparison and the plugin"
 	@echo "make bench-judgement  print how often each criterion blames right results and lets planted faults pass"
@@ -39,6 +40,10 @@ test: $(VENV)/.test
 test-mint:
 	$(MAKE) $(MINT)/.mint VENV=$(MINT)
 	OMP_NUM_THREADS=1 $(MINT)/bin/python -m pytest -rs tests/mint
+
+# Takes longer than a change should wait for.
+test-perf: $(VENV)/.test
+	OMP_NUM_THREADS=1 ASCEND_TIMINGS=1 $(BIN)/python -m pytest tests/plugin/test_perf_real.py
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .

@@ -172,10 +172,10 @@ def test_another_shape_of_all_sides_changes_no_verdict(sides, criterion, shape):
 def test_a_larger_error_never_turns_fail_into_pass(sides, k, criterion):
     golden, actual, benchmark, dtype = sides
     assume(verdict(golden, actual, benchmark, criterion) is Verdict.FAIL)
-    # Rounding may have made the larger error the smaller one.
+    # Rounding may have made the larger error the smaller one, and the wrong sign of a zero is no error to multiply.
     stored = (golden + k * (actual.to(golden.dtype) - golden)).to(dtype)
     error, before = ((t.to(golden.dtype) - golden).abs() for t in (stored, actual))
-    assume(bool((error >= before).all()))
+    assume(bool((error >= before).all()) and bool((error > before).any()))
     assert verdict(golden, stored, benchmark, criterion) is not Verdict.PASS
 
 

@@ -1,11 +1,18 @@
-"""Real timings the whole way: workers, a commit with a slowdown, a throttled clock. Only gross changes are asserted."""
+"""Real timings the whole way: workers, a commit with a slowdown, a throttled clock. Only gross changes are asserted.
+
+Two of them time for a minute: `make test-perf`, and every night. tests/plugin/test_perf_ab.py shows the same with
+timings that are dictated.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 
 import pytest
+
+long = pytest.mark.skipif("ASCEND_TIMINGS" not in os.environ, reason="times for a minute: make test-perf")
 
 SUITE = """
 import pytest
@@ -64,6 +71,7 @@ def shop(pytester):
     return make
 
 
+@long
 def test_a_slowdown_is_found_against_a_commit_and_only_that(shop) -> None:
     shop(4)
     done = shop.run("--ascend-ab=main", "--ascend-json=r.json")
@@ -97,6 +105,7 @@ def test_a_throttled_clock_is_inconclusive(shop) -> None:
     done.stdout.fnmatch_lines(["inconclusive  tests/test_shop.py::test_slow", "*slowed down for its heat*"])
 
 
+@long
 def test_code_that_both_sides_share_is_an_error(shop, monkeypatch) -> None:
     here = f"import sys\nsys.path.insert(0, {str(shop.path / 'src')!r})\n"
     (shop.path / "tests" / "conftest.py").write_text(here)
