@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Literal
 
-__all__ = ["CRITERIA", "LAYOUTS", "CheckOptions", "nearest"]
+__all__ = ["CRITERIA", "LAYOUTS", "CheckOptions", "nearest", "refuse_unknown"]
 
 CRITERIA: tuple[str, ...] = (
     *("auto", "cosine", "exact", "close"),
@@ -29,6 +29,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """A hint such as ``; did you mean 'cosine'?``, or nothing when no known name is near."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
+    """Raise ``TypeError`` for a name that isn't known, with those that are; a dataclass alone names only the wrong one."""
+    for name in given:
+        if name not in known:
+            raise TypeError(f"unknown option {name!r}{nearest(name, known)} (known options: {', '.join(known)})")
 
 
 def _one_of(option: str, value: object, known: tuple[str, ...]) -> None:
@@ -83,11 +90,7 @@ class CheckOptions:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> CheckOptions:
         """Refuse unknown names with the known ones listed; a dataclass alone would name only the wrong one."""
-        known = cls.names()
-        for name in kwargs:
-            if name not in known:
-                hint = nearest(name, known)
-                raise TypeError(f"unknown option {name!r}{hint} (known options: {', '.join(known)})")
+        refuse_unknown(kwargs, cls.names())
         return super().__new__(cls)
 
     def __post_init__(self) -> None:

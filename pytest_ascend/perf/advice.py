@@ -162,9 +162,7 @@ def advice(table: OperatorTable) -> tuple[Advice, ...]:
         *_copies(table, by_class.get(OperatorClass.COPY, [])),
         *_chains(table),
         *_waiting(table),
-        *_hosted(table, by_class.get(OperatorClass.HOST, [])),
-        *_on_ai_cpu(table, by_class.get(OperatorClass.AI_CPU, [])),
-        *_scalars(table, by_class.get(OperatorClass.SCALAR, [])),
+        *(one for about in _PLAIN for one in _plain(table, about, by_class.get(about, []))),
         *_communication(table, by_class.get(OperatorClass.COMMUNICATION, [])),
     ]
     return tuple(sorted(said, key=lambda one: (-one.total_us, one.about.value)))
@@ -249,41 +247,30 @@ def _waiting(table: OperatorTable) -> list[Advice]:
     return [Advice(OperatorClass.HOST, sentence, wait, wait / (wait + busy))]
 
 
-def _hosted(table: OperatorTable, rows: list[OperatorRow]) -> list[Advice]:
-    worth = _worth(table, rows)
-    if worth is None:
-        return []
-    time, ratio, calls, where = worth
-    sentence = (
-        f"in {_many(calls, 'call', 'calls')} the host took longer than the device, {time:,.0f} us, most in {where}: "
+#: What is said of a class whose operators need no closer look: how they are counted, and what to do.
+_PLAIN = {
+    OperatorClass.HOST: (
+        "in {many} the host took longer than the device, {time:,.0f} us, most in {where}: "
         "use larger batches, fuse small operators, or set TASK_QUEUE_ENABLE=2"
-    )
-    return [Advice(OperatorClass.HOST, sentence, time, ratio)]
-
-
-def _on_ai_cpu(table: OperatorTable, rows: list[OperatorRow]) -> list[Advice]:
-    worth = _worth(table, rows)
-    if worth is None:
-        return []
-    time, ratio, calls, where = worth
-    sentence = (
-        f"{_many(calls, 'call', 'calls')} ran on the AI CPU and not on an AI core, {time:,.0f} us, most in {where}: "
+    ),
+    OperatorClass.AI_CPU: (
+        "{many} ran on the AI CPU and not on an AI core, {time:,.0f} us, most in {where}: "
         "give them a dtype that the AI core takes (int32 or float32 in place of int64 or float64)"
-    )
-    return [Advice(OperatorClass.AI_CPU, sentence, time, ratio)]
+    ),
+    OperatorClass.SCALAR: (
+        "{many} kept the scalar unit busiest, {time:,.0f} us, most in {where}: small or badly aligned shapes leave the "
+        "cube and the vector unit idle; make the last dimension a multiple of 16, or the batch larger"
+    ),
+}
 
 
-def _scalars(table: OperatorTable, rows: list[OperatorRow]) -> list[Advice]:
+def _plain(table: OperatorTable, about: OperatorClass, rows: list[OperatorRow]) -> list[Advice]:
     worth = _worth(table, rows)
     if worth is None:
         return []
     time, ratio, calls, where = worth
-    sentence = (
-        f"{_many(calls, 'call', 'calls')} kept the scalar unit busiest, {time:,.0f} us, most in {where}: small or "
-        "badly aligned shapes leave the cube and the vector unit idle; make the last dimension a multiple of 16, "
-        "or the batch larger"
-    )
-    return [Advice(OperatorClass.SCALAR, sentence, time, ratio)]
+    sentence = _PLAIN[about].format(many=_many(calls, "call", "calls"), time=time, where=where)
+    return [Advice(about, sentence, time, ratio)]
 
 
 def _communication(table: OperatorTable, rows: list[OperatorRow]) -> list[Advice]:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
-from pytest_ascend.options import nearest
+from pytest_ascend.options import nearest, refuse_unknown
 
 __all__ = ["METRICS", "MOST_COPIES", "PerfOptions"]
 
@@ -59,11 +59,7 @@ class PerfOptions:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> PerfOptions:
         """Refuse unknown names with the nearest known one."""
-        known = cls.names()
-        for name in kwargs:
-            if name not in known:
-                hint = nearest(name, known)
-                raise TypeError(f"unknown option {name!r}{hint} (known options: {', '.join(known)})")
+        refuse_unknown(kwargs, cls.names())
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
