@@ -32,7 +32,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
-    """Raise ``TypeError`` for a name that isn't known, with those that are; a dataclass alone names only the wrong one."""
+    """Raise ``TypeError`` for an unknown name, with the known ones; a dataclass alone names only the wrong one."""
     for name in given:
         if name not in known:
             raise TypeError(f"unknown option {name!r}{nearest(name, known)} (known options: {', '.join(known)})")
