@@ -167,9 +167,9 @@ def short(text: str, limit: int = 80) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def parse(path: str) -> Any:
-    """A whole file's value, for the small files beside a dump. Raises ``DumpError``."""
-    cursor = Cursor(path, read(path))
+def parse(path: str, largest: int = LARGEST) -> Any:
+    """A whole file's value, for files that are no stream of them. Raises ``DumpError``."""
+    cursor = Cursor(path, read(path, largest))
     value = cursor.value("the file")
     cursor.ends()
     return value

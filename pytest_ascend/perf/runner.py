@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_ascend.dumps.text import Cursor, DumpError, read
+from pytest_ascend.dumps.text import DumpError, parse
 from pytest_ascend.perf.child import ProfilerFailed, run
 from pytest_ascend.perf.fingerprint import fingerprint
 from pytest_ascend.perf.operators import OperatorRow, OperatorTable
@@ -284,10 +284,7 @@ def read_file(path: str | os.PathLike[str]) -> ChildFile:
     """What a process wrote. Raises ``ChildFailed`` when it is anything else: one sentence with the file's name."""
     name = os.fspath(path)
     try:
-        cursor = Cursor(name, read(name, LARGEST))
-        plain = cursor.value("the file")
-        cursor.ends()
-        return _file(plain)
+        return _file(parse(name, LARGEST))
     except DumpError as error:
         raise ChildFailed(f"the file of timings can't be read: {error}") from None
     except (ValueError, TypeError) as error:
