@@ -7,7 +7,6 @@ a sentence about that test: a process that crashes or hangs is searched, by halv
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from pytest_ascend.perf.child import ProfilerFailed, run
 from pytest_ascend.perf.fingerprint import fingerprint
 from pytest_ascend.perf.operators import OperatorRow, OperatorTable
 from pytest_ascend.perf.options import METRICS, PerfOptions
+from pytest_ascend.perf.samples import is_number
 
 __all__ = ["Call", "ChildFailed", "ChildFile", "Deadline", "Key", "OutOfTime", "Process", "Runner", "Side", "read_file"]
 
@@ -352,12 +352,12 @@ def _table(plain: Any, where: str) -> OperatorTable:
         )
         calls, total, device, host = (row.get(part) for part in ("calls", "total_us", "device_us", "host_us"))
         for value in (calls, total, device, host):
-            if value is not None and not (_is_number(value) and value >= 0):
+            if value is not None and not (is_number(value) and value >= 0):
                 raise ValueError(f"{where}: row {number}: {str(value)[:40]!r} is no number of 0 or more")
         one_row = OperatorRow(name, kind, int(calls or 0), float(total or 0.0), device, host, core=core)
         rows.append(replace(one_row, shapes=shapes, dtypes=dtypes))
     steps = entries.get("steps", 1)
-    if not _is_number(steps) or not 1 <= steps < 1e9:
+    if not is_number(steps) or not 1 <= steps < 1e9:
         raise ValueError(f"{where}: steps is no number of 1 or more")
     return OperatorTable.of(rows, _text(entries.get("source", ""), f"{where}: source"), "operator", steps=int(steps))
 
@@ -383,21 +383,12 @@ def _text(value: Any, where: str) -> str:
 def _fact(value: Any, where: str) -> Any:
     if isinstance(value, str):
         return _text(value, where)
-    if not _is_number(value):
+    if not is_number(value):
         raise ValueError(f"{where} is no number")
     return value
 
 
 def _seconds(value: Any, where: str) -> float:
-    if not (_is_number(value) and value > 0):
+    if not (is_number(value) and value > 0):
         raise ValueError(f"{where} has {str(value)[:40]!r}: a time is finite and above 0")
     return float(value)
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number beyond any float
-        return False
