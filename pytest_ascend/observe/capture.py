@@ -27,7 +27,9 @@ from pytest_ascend.observe.modules import Feed, Taps
 from pytest_ascend.observe.widen import Widened
 from pytest_ascend.targets.base import Target
 
-__all__ = ["FILL", "Capture", "Change", "RunFailed", "Setting", "caller_autocast", "keep_rng", "on_cpu", "run"]
+__all__ = [
+    *("FILL", "Capture", "Change", "RunFailed", "Setting", "caller_autocast", "keep_rng", "on_cpu", "run", "seed_all"),
+]
 
 #: Fresh memory holds NaN in every floating dtype, and -1: what is never written shows.
 FILL = 0xFF
@@ -168,7 +170,7 @@ def run(
         if setting.backward is True:
             stack.enter_context(torch.enable_grad())
         seen = stack.enter_context(_fallbacks(target))
-        _seed(target, setting.seed)
+        seed_all(target, setting.seed)
         generator = torch.get_rng_state()
         kernels, copied = target.kernel_count(), target.downloads()
         if watch is not None:
@@ -221,7 +223,8 @@ def _guarded(stage: str, target: Target, call: Callable[[], Any]) -> Any:
     return result
 
 
-def _seed(target: Target, seed: int) -> None:
+def seed_all(target: Target, seed: int) -> None:
+    """Seed Python's, numpy's and the target's generators."""
     random.seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)

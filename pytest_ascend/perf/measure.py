@@ -7,11 +7,8 @@ and when the workload is warm, is decided in ``blocks``; the copies that take tu
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import random
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,12 +17,12 @@ from typing import Any
 import torch
 
 from pytest_ascend.cases.case import Case
-from pytest_ascend.observe.capture import caller_autocast, keep_rng, on_cpu
+from pytest_ascend.observe.capture import seed_all
 from pytest_ascend.perf.blocks import Block, Plan, calibrate, idle, take, undisturbed
 from pytest_ascend.perf.counting import effort
 from pytest_ascend.perf.options import PerfOptions
-from pytest_ascend.perf.quiet import Refused, quiet, throttled
-from pytest_ascend.perf.workload import Workload
+from pytest_ascend.perf.quiet import Refused, throttled
+from pytest_ascend.perf.workload import Workload, prepared
 from pytest_ascend.targets.base import Target
 
 __all__ = ["Measurement", "Refused", "Timer", "Window", "measure"]
@@ -128,19 +125,10 @@ def measure(case: Case, target: Target, options: PerfOptions, timer: Timer | Non
         )
     metric = _judged(options, target)
     timer = timer or Timer.of()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(keep_rng(target))
-        stack.enter_context(quiet(options.threads))
-        stack.enter_context(target.activate())
+    with prepared(case, target, options) as workload:
         heat = throttled()
-        default = stack.enter_context(on_cpu())
-        workload = Workload(case, target, options)
-        autocast = caller_autocast(target)
-        if autocast is not None:
-            stack.enter_context(torch.autocast(target.name, dtype=autocast))
-        if default is not None and target.name != "cpu":
-            stack.enter_context(default)
-        _seed(target, options.seed)
+        if options.seed is not None:
+            seed_all(target, options.seed)
         first_s = _first(workload, target, timer)
         workload.settle()
         window = Window(workload.batch, target, timer)
@@ -329,12 +317,3 @@ def _remarks(plan: Plan) -> list[str]:
 
 def _left_out(count: int, of: int) -> list[str]:
     return [f"{count} of {of} blocks, in which other programs took the processor away, don't count"] if count else []
-
-
-def _seed(target: Target, seed: int | None) -> None:
-    if seed is None:
-        return
-    random.seed(seed)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed % 2**32)
-    target.manual_seed(seed)

@@ -7,9 +7,10 @@ other numbers (sorted ones, infinities); then each copy is put back, outside of 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +19,12 @@ import torch
 
 from pytest_ascend.cases.case import Built, Case
 from pytest_ascend.cases.transfer import Entry, flat_storage, same_bits
+from pytest_ascend.observe.capture import caller_autocast, keep_rng, on_cpu
 from pytest_ascend.perf.options import MOST_COPIES, PerfOptions
+from pytest_ascend.perf.quiet import quiet
 from pytest_ascend.targets.base import Target
 
-__all__ = ["MOST_BYTES", "TIMES_CACHE", "Workload"]
+__all__ = ["MOST_BYTES", "TIMES_CACHE", "Workload", "prepared"]
 
 #: The copies together are this many times the cache: caches don't throw out strictly what is oldest.
 TIMES_CACHE = 2
@@ -178,6 +181,28 @@ class Workload:
             count = TIMES_CACHE * self.target.cache_size() // 4
             self._scratch = torch.zeros(count, dtype=torch.int32, device=self.target.device())
         self._scratch.add_(1)
+
+
+@contextlib.contextmanager
+def prepared(case: Case, target: Target, options: PerfOptions) -> Iterator[Workload]:
+    """The case on the target and, in here, the caller's modes around it and nothing that disturbs; all is put back.
+
+    Raises:
+        Refused: something watches the program that can't be switched off for a while.
+        ValueError: the case can't be copied.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(keep_rng(target))
+        stack.enter_context(quiet(options.threads))
+        stack.enter_context(target.activate())
+        default = stack.enter_context(on_cpu())
+        workload = Workload(case, target, options)
+        autocast = caller_autocast(target)
+        if autocast is not None:
+            stack.enter_context(torch.autocast(target.name, dtype=autocast))
+        if default is not None and target.name != "cpu":
+            stack.enter_context(default)
+        yield workload
 
 
 def _nothing(*args: object, **kwargs: object) -> None:
