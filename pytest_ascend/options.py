@@ -10,9 +10,9 @@ import dataclasses
 import difflib
 import math
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-__all__ = ["CRITERIA", "LAYOUTS", "CheckOptions", "nearest", "refuse_unknown"]
+__all__ = ["CRITERIA", "LAYOUTS", "CheckOptions", "Options", "nearest", "one_of", "refuse_unknown"]
 
 CRITERIA: tuple[str, ...] = (
     *("auto", "cosine", "exact", "close"),
@@ -38,14 +38,51 @@ def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
             raise TypeError(f"unknown option {name!r}{nearest(name, known)} (known options: {', '.join(known)})")
 
 
-def _one_of(option: str, value: object, known: tuple[str, ...]) -> None:
+def one_of(option: str, value: object, known: tuple[str, ...]) -> None:
+    """Raise ``ValueError`` for a value that isn't among the known ones, which the message lists."""
     if value not in known:
         hint = nearest(value, known) if isinstance(value, str) else ""
         raise ValueError(f"{option}={value!r} is not known: it is one of {', '.join(known)}{hint}")
 
 
+_Some = TypeVar("_Some", bound="Options")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CheckOptions:
+class Options:
+    """What all options have in common: a target, and that unknown names and bad values are refused."""
+
+    target: str = "auto"
+
+    def __new__(cls: type[_Some], *args: Any, **kwargs: Any) -> _Some:
+        """Refuse unknown names with the known ones listed; a dataclass alone would name only the wrong one."""
+        refuse_unknown(kwargs, cls.names())
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.target, str) or not self.target.strip():
+            raise TypeError(f"target={self.target!r} is not a target: give a string such as 'auto', 'npu' or 'cpu'")
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Names of all options, in the order they are declared."""
+        return tuple(field.name for field in dataclasses.fields(cls))
+
+    def replace(self: _Some, **changes: Any) -> _Some:
+        """A copy with some options changed; unknown names raise ``TypeError``, bad values ``ValueError``."""
+        return type(self)(**{**{name: getattr(self, name) for name in self.names()}, **changes})
+
+    def _whole(self, name: str, low: int, high: int | None = None) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name}={value!r} is not a whole number")
+        if value < low or (high is not None and value > high):
+            span = f">= {low}" if high is None else f"in [{low}, {high}]"
+            raise ValueError(f"{name}={value!r} is out of range: give a whole number {span}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckOptions(Options):
     """Options of one check. Frozen; every field has a default; unknown names raise ``TypeError``.
 
     Attributes:
@@ -74,7 +111,6 @@ class CheckOptions:
         ValueError: a value out of range; the message names the option and what it takes.
     """
 
-    target: str = "auto"
     reference: Callable[..., Any] | None = None
     criterion: str = "auto"
     cosine: float | None = None
@@ -88,17 +124,11 @@ class CheckOptions:
     checkpoints: bool | tuple[str, ...] | None = None
     isolate: bool | Literal["auto"] = "auto"
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> CheckOptions:
-        """Refuse unknown names with the known ones listed; a dataclass alone would name only the wrong one."""
-        refuse_unknown(kwargs, cls.names())
-        return super().__new__(cls)
-
     def __post_init__(self) -> None:
-        if not isinstance(self.target, str) or not self.target.strip():
-            raise TypeError(f"target={self.target!r} is not a target: give a string such as 'auto', 'npu' or 'cpu'")
+        super().__post_init__()
         if self.reference is not None and not callable(self.reference):
             raise TypeError(f"reference={self.reference!r} can't be called: give a function with the same arguments")
-        _one_of("criterion", self.criterion, CRITERIA)
+        one_of("criterion", self.criterion, CRITERIA)
         self._threshold("cosine", -1.0, 1.0)
         for name in ("max_abs", "rtol", "atol"):
             self._threshold(name, 0.0, math.inf)
@@ -110,23 +140,14 @@ class CheckOptions:
         if not self.layouts:
             raise ValueError(f"layouts is empty, so nothing would run: give at least one of {', '.join(LAYOUTS)}")
         for layout in self.layouts:
-            _one_of("layouts", layout, LAYOUTS)
-        self._whole("repeats", 1, None)
+            one_of("layouts", layout, LAYOUTS)
+        self._whole("repeats", 1)
         if self.seed is not None:
             self._whole("seed", 0, 2**63 - 1)
         if self.checkpoints is False:
             object.__setattr__(self, "checkpoints", ())
         elif self.checkpoints is not None and self.checkpoints is not True:
             object.__setattr__(self, "checkpoints", _names("checkpoints", self.checkpoints))
-
-    @classmethod
-    def names(cls) -> tuple[str, ...]:
-        """Names of all options, in the order they are declared."""
-        return tuple(field.name for field in dataclasses.fields(cls))
-
-    def replace(self, **changes: Any) -> CheckOptions:
-        """A copy with some options changed; unknown names raise ``TypeError``, bad values ``ValueError``."""
-        return CheckOptions(**{**{name: getattr(self, name) for name in self.names()}, **changes})
 
     def _threshold(self, name: str, low: float, high: float) -> None:
         value = getattr(self, name)
@@ -137,14 +158,6 @@ class CheckOptions:
         if math.isnan(value) or math.isinf(value) or not low <= value <= high:
             span = f"a number in [{low:g}, {high:g}]" if high < math.inf else f"a finite number >= {low:g}"
             raise ValueError(f"{name}={value!r} can't be a threshold: give {span}")
-
-    def _whole(self, name: str, low: int, high: int | None) -> None:
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name}={value!r} is not a whole number")
-        if value < low or (high is not None and value > high):
-            span = f">= {low}" if high is None else f"in [{low}, {high}]"
-            raise ValueError(f"{name}={value!r} is out of range: give a whole number {span}")
 
 
 def _names(option: str, value: object) -> tuple[str, ...]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
-from pytest_ascend.options import nearest, refuse_unknown
+from pytest_ascend.options import Options, one_of
 
 __all__ = ["METRICS", "MOST_COPIES", "PerfOptions"]
 
@@ -18,7 +17,7 @@ MOST_COPIES = 256
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PerfOptions:
+class PerfOptions(Options):
     """Options of one timing. Frozen; every field has a default; unknown names raise ``TypeError``.
 
     Attributes:
@@ -44,7 +43,6 @@ class PerfOptions:
         ValueError: a value out of range; the message names the option and what it takes.
     """
 
-    target: str = "auto"
     threshold: float | None = None
     processes: int | None = None
     metric: str = "auto"
@@ -57,17 +55,9 @@ class PerfOptions:
     threads: int = 1
     seed: int | None = None
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> PerfOptions:
-        """Refuse unknown names with the nearest known one."""
-        refuse_unknown(kwargs, cls.names())
-        return super().__new__(cls)
-
     def __post_init__(self) -> None:
-        if not isinstance(self.target, str) or not self.target.strip():
-            raise TypeError(f"target={self.target!r} is not a target: give a string such as 'auto', 'npu' or 'cpu'")
-        if self.metric not in METRICS:
-            hint = nearest(self.metric, METRICS) if isinstance(self.metric, str) else ""
-            raise ValueError(f"metric={self.metric!r} is not known: it is one of {', '.join(METRICS)}{hint}")
+        super().__post_init__()
+        one_of("metric", self.metric, METRICS)
         if self.threshold is not None:
             self._number("threshold", 1.0)
         if self.processes is not None:
@@ -86,26 +76,9 @@ class PerfOptions:
         if self.seed is not None:
             self._whole("seed", 0, 2**63 - 1)
 
-    @classmethod
-    def names(cls) -> tuple[str, ...]:
-        """Names of all options, in the order they are declared."""
-        return tuple(field.name for field in dataclasses.fields(cls))
-
-    def replace(self, **changes: Any) -> PerfOptions:
-        """A copy with some options changed; unknown names raise ``TypeError``, bad values ``ValueError``."""
-        return PerfOptions(**{**{name: getattr(self, name) for name in self.names()}, **changes})
-
     def _number(self, name: str, high: float) -> None:
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"{name}={value!r} is not a number")
         if math.isnan(value) or not 0.0 < value <= high:
             raise ValueError(f"{name}={value!r} is out of range: give a number in (0, {high:g}]")
-
-    def _whole(self, name: str, low: int, high: int | None = None) -> None:
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name}={value!r} is not a whole number")
-        if value < low or (high is not None and value > high):
-            span = f">= {low}" if high is None else f"in [{low}, {high}]"
-            raise ValueError(f"{name}={value!r} is out of range: give a whole number {span}")
