@@ -11,16 +11,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["clock", "disabled", "fill"]
-
-
-def disabled(config: pytest.Config) -> str:
-    """Why pytest-benchmark measures nothing in this run, or ``""``."""
-    session = getattr(config, "_benchmarksession", None)
-    if session is None or not session.disabled:
-        return ""
-    why = "--benchmark-disable was given" if config.getoption("benchmark_disable", False) else "pytest-xdist is active"
-    return f"{why}, and pytest-benchmark measures nothing then"
+__all__ = ["clock", "fill"]
 
 
 def clock(config: pytest.Config) -> Callable[[], float] | None:
@@ -30,7 +21,7 @@ def clock(config: pytest.Config) -> Callable[[], float] | None:
     return timer
 
 
-def fill(item: pytest.Item, index: int, wall: Sequence[float], calls: int, extra: Mapping[str, Any]) -> bool:
+def fill(item: pytest.Item, index: int, wall: Sequence[float], calls: int, extra: Mapping[str, Any]) -> None:
     """Put timings where pytest-benchmark keeps its own, if the test or the command line asks for it.
 
     Args:
@@ -40,15 +31,12 @@ def fill(item: pytest.Item, index: int, wall: Sequence[float], calls: int, extra
         wall: seconds per call, one for each block.
         calls: per block.
         extra: for ``extra_info``; JSON.
-
-    Returns:
-        Whether they went there.
     """
     session = getattr(item.config, "_benchmarksession", None)
     fixture = getattr(item, "funcargs", {}).get("benchmark")
     wanted = fixture is not None or any(getattr(session, name, None) for name in ("json", "autosave", "save"))
     if session is None or session.disabled or not wanted or not wall:
-        return False
+        return
     if fixture is None or fixture._mode:
         fixture = _another(session, item, index)
     fixture._mode = "ascend_perf(...)"  # else it warns that it wasn't used, and lets the test use it again
@@ -56,7 +44,6 @@ def fill(item: pytest.Item, index: int, wall: Sequence[float], calls: int, extra
     stats = fixture._make_stats(calls)
     for seconds in wall:
         stats.update(seconds * calls)  # it divides by the calls
-    return True
 
 
 def _another(session: Any, item: pytest.Item, index: int) -> Any:

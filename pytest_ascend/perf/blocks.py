@@ -62,14 +62,12 @@ class Plan:
         calls: per block.
         warmup_calls: that ran before.
         steady: whether it had stopped getting faster.
-        overhead: what a block without calls takes, in seconds.
-        share: that as a fraction of a block.
+        share: what a block without calls takes, as a fraction of a block.
     """
 
     calls: int
     warmup_calls: int
     steady: bool
-    overhead: float
     share: float
 
 
@@ -151,7 +149,7 @@ def calibrate(
         done += calls
         best = min(best, times[-1])
         calls = max(calls, min(most_calls, _fill(wanted, best)))
-    return Plan(calls, done, steady, overhead, overhead / (calls * best) if best > 0 else math.inf)
+    return Plan(calls, done, steady, overhead / (calls * best) if best > 0 else math.inf)
 
 
 def _fill(wanted: float, each: float) -> int:

@@ -33,13 +33,11 @@ class Effort:
         kernels: that it ran on the device; None where there was nothing of torch's to count.
         peak_bytes: the most memory that it held at once beyond what was there before; None where nobody counts.
         peak_source: who counted, or why nobody did.
-        result: what the call returned.
     """
 
     kernels: int | None
     peak_bytes: int | None
     peak_source: str
-    result: Any
 
 
 class _Work(DispatchMode):
@@ -75,7 +73,7 @@ def effort(call: Callable[[], object], target: Target, *, holds_tensors: bool) -
     before = target.kernel_count()
     work = _Work(target.device())
     with work:
-        result = call()
+        call()
         target.synchronize()
     after = target.kernel_count()
     own = after - before if before is not None and after is not None else 0
@@ -83,7 +81,7 @@ def effort(call: Callable[[], object], target: Target, *, holds_tensors: bool) -
     if not kernels and target.name == "cpu" and not holds_tensors and not work.seen:
         kernels = None
     peak, source = _peak(call, target, kernels)
-    return Effort(kernels, peak, source, result)
+    return Effort(kernels, peak, source)
 
 
 def _peak(call: Callable[[], object], target: Target, kernels: int | None) -> tuple[int | None, str]:

@@ -24,13 +24,10 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar
+from typing import IO, Any, ClassVar
 
 from pytest_ascend.targets.base import TargetUnavailable
 from pytest_ascend.targets.cpu import HostTarget
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "MISSING",
