@@ -21,7 +21,7 @@ from pytest_ascend.perf.result import PerfResult, PerfVerdict, fraction, percent
 from pytest_ascend.perf.samples import Process, Samples, summarise, valid_threshold
 from pytest_ascend.perf.student import Location, difference, location, powerful, quantile
 
-__all__ = ["decide"]
+__all__ = ["CUT", "MISS", "STEADIER", "decide", "found_at"]
 
 LOOKS = (5, 10, 20, 40)
 """Process pairs after which a verdict is tried. 5 are the fewest that give a usable spread; doubling keeps the looks
@@ -140,11 +140,16 @@ def _answer(found: Location, pairs: int, limit: float, gross: bool) -> tuple[Per
     return PerfVerdict.INCONCLUSIVE, more if may_pass or may_fail else 0
 
 
+def found_at(limit: float, error: float, df: int, false_alarm: float) -> float:
+    """The slowdown, in logarithms, that is beyond the cut-off and the false alarms with probability POWER."""
+    clear = CUT * limit + quantile(1 - POWER, df) * error
+    return max(clear, powerful(quantile(false_alarm, df), POWER, df) * error)
+
+
 def _detectable(found: Location, pairs: int, limit: float) -> float:
     """The smallest slowdown, in logarithms, that passes the screen and is confirmed after the last look."""
     last, df = _later(found, pairs, LOOKS[-1])
-    clear = CUT * limit + quantile(1 - POWER, df) * last
-    confirmed = max(clear, powerful(quantile(FALSE_ALARM, df), POWER, df) * last)
+    confirmed = found_at(limit, last, df, FALSE_ALARM)
     if pairs >= LOOKS[-1]:
         return confirmed
     return max(confirmed, SUSPICIOUS * limit + quantile(1 - POWER, found.df) * found.error)

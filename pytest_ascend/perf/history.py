@@ -12,9 +12,10 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from pytest_ascend.perf.decide import CUT, MISS, STEADIER, found_at
 from pytest_ascend.perf.result import PerfResult, PerfVerdict, fraction, percent
 from pytest_ascend.perf.samples import Process, Samples, summarise, valid_threshold
-from pytest_ascend.perf.student import Location, powerful, quantile
+from pytest_ascend.perf.student import Location, quantile
 
 __all__ = ["SESSIONS", "decide_history", "session_factors"]
 
@@ -26,14 +27,6 @@ UNKNOWN = 0.05
 FALSE_ALARM = 1e-5
 """Chance that an unchanged operator counts as regressed: 0.1 % of runs with 100 operators. Milder than side by side,
 for ten sessions never reach once in a million at a useful size of change."""
-MISS = 0.01
-"""As in :mod:`pytest_ascend.perf.decide`; the interval's confidence is 1 - 2 * MISS."""
-CUT = 2 / 3
-"""As in :mod:`pytest_ascend.perf.decide`."""
-POWER = 0.95
-"""As in :mod:`pytest_ascend.perf.decide`."""
-STEADIER = 0.8
-"""As in :mod:`pytest_ascend.perf.decide`."""
 OUTLIER = 5.0
 """Sessions further from the median than this many standard deviations (1.4826 times the median absolute deviation) are
 left out: one throttled session would widen the interval for as long as it is remembered."""
@@ -114,9 +107,7 @@ def decide_history(
     else:
         verdict = PerfVerdict.INCONCLUSIVE
     low, high = fraction(found.value - margin), fraction(found.value + margin)
-    clear = CUT * limit + quantile(1 - POWER, found.df) * found.error
-    certain = powerful(quantile(FALSE_ALARM, found.df), POWER, found.df) * found.error
-    detectable = fraction(max(clear, certain))
+    detectable = fraction(found_at(limit, found.error, found.df, FALSE_ALARM))
     change = fraction(found.value)
     measured = (
         f"{percent(abs(change))} {'slower' if change > 0 else 'faster'} than {len(kept)} sessions "
