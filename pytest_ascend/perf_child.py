@@ -237,9 +237,9 @@ class PerfChild:
 
 
 def _nothing_judged(reason: str) -> PerfResult:
-    from pytest_ascend.perf.result import PerfResult, PerfVerdict
+    from pytest_ascend.perf.result import PerfResult
 
-    return PerfResult(PerfVerdict.INCONCLUSIVE, float("nan"), (0.0, float("inf")), float("inf"), 0, reason, 0)
+    return PerfResult.unknown(reason)
 
 
 def _sources() -> dict[str, str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import re
 import shlex
@@ -324,7 +323,7 @@ class PerfRun:
             if not error and not self.disabled:
                 error = f"no process timed call {index + 1} of ascend_perf in this test: does it always make as many?"
             reason = error or self.disabled
-            result = PerfResult(PerfVerdict.INCONCLUSIVE, math.nan, (0.0, math.inf), math.inf, 0, reason, 0)
+            result = PerfResult.unknown(reason)
             plain = {"index": index, "api": "", "target": "", "metric": options.metric, "old_s": None}
             plain.update(new_s=None, against="", threshold=options.threshold or self.threshold, shift=None, notes=[])
             plain.update(fingerprint="", facts={}, operators=[], stored=False, error=error, **result.to_dict())

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pytest_ascend.perf.result import PerfResult, PerfVerdict, fraction, percent
 from pytest_ascend.perf.samples import Process, Samples, summarise, valid_threshold
@@ -162,15 +163,8 @@ def _too_few(base: Sequence[Process], other: Sequence[Process], pairs: int) -> P
         middle = [math.fsum(p.median for p in side) / len(side) for side in (base, other)]
         ratio = 1 + fraction(middle[1] - middle[0])
     counts = f"{len(base)} processes of the baseline and {len(other)} of the candidate"
-    return PerfResult(
-        verdict=PerfVerdict.INCONCLUSIVE,
-        ratio=ratio,
-        interval=(0.0, math.inf),
-        detectable=math.inf,
-        needs_more=LOOKS[0] - pairs,
-        reason=f"{counts} tell nothing: {LOOKS[0]} of each are needed at least",
-        pairs=pairs,
-    )
+    nothing = PerfResult.unknown(f"{counts} tell nothing: {LOOKS[0]} of each are needed at least")
+    return replace(nothing, ratio=ratio, needs_more=LOOKS[0] - pairs, pairs=pairs)
 
 
 def _explained(result: PerfResult, threshold: float, unit: str) -> PerfResult:
@@ -197,4 +191,4 @@ def _explained(result: PerfResult, threshold: float, unit: str) -> PerfResult:
             f"the noise hides a slowdown of {wanted}: it measures {measured}, and "
             f"{percent(result.detectable)} is the least that would be found"
         )
-    return PerfResult(**{**vars(result), "reason": reason})
+    return replace(result, reason=reason)

@@ -91,9 +91,7 @@ def decide_history(
     ]
     if not known or not len(candidate):
         missing = "there is no baseline" if not known else "the candidate was not timed"
-        return PerfResult(
-            PerfVerdict.INCONCLUSIVE, math.nan, (0.0, math.inf), math.inf, 0, f"{missing}: nothing is compared", 0
-        )
+        return PerfResult.unknown(f"{missing}: nothing is compared")
     now = summarise(candidate, "candidate"), shifts[-1]
     by_median, by_minimum = (_compared(known, now, field) for field in ("median", "minimum"))
     statistic = "minimum" if by_minimum.noise < STEADIER * by_median.noise else "median"

@@ -50,6 +50,11 @@ class PerfResult:
     pairs: int
     statistic: str = "median"
 
+    @classmethod
+    def unknown(cls, reason: str) -> PerfResult:
+        """Nothing was compared, and no more pairs would change that."""
+        return cls(PerfVerdict.INCONCLUSIVE, math.nan, (0.0, math.inf), math.inf, 0, reason, 0)
+
     @property
     def final(self) -> bool:
         """Whether more process pairs can't change the verdict."""
