@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import glob
 import os
 import statistics
 import sys
@@ -95,9 +96,7 @@ class _Chosen:
     def __iter__(self) -> Iterator[tuple[Path, Baseline]]:
         if not self.store.root.is_dir():
             raise BaselineError(f"{self.store.root}: there is no such folder: give --dir, or store with --ascend-save")
-        for path, found in self.store.all():
-            if not fnmatch.fnmatchcase(path.parent.name, self.fingerprint):
-                continue
+        for path, found in self.store.all(self.fingerprint):
             if isinstance(found, BaselineError):
                 self.unreadable += 1
                 _say(f"pytest-ascend baseline: {found}", sys.stderr)
@@ -215,10 +214,9 @@ def _kept(found: Baseline, arguments: argparse.Namespace) -> Baseline:
 
 def _merge(arguments: argparse.Namespace) -> int:
     base = load(arguments.base) if os.path.isfile(arguments.base) and os.path.getsize(arguments.base) else None
+    ours, theirs = load(arguments.ours), load(arguments.theirs)
     try:
-        result = merged(base, load(arguments.ours), load(arguments.theirs))
-    except BaselineError:
-        raise
+        result = merged(base, ours, theirs)
     except ValueError as error:
         raise BaselineError(f"{arguments.ours} and {arguments.theirs}: {error}") from None
     write(arguments.ours, result)
@@ -229,9 +227,8 @@ def _import(arguments: argparse.Namespace) -> int:
     store = Store(arguments.dir)
     into = None
     if arguments.into is not None:
-        into = next(
-            (b for path, b in store.all() if path.parent.name == arguments.into and isinstance(b, Baseline)), None
-        )
+        there = store.all(glob.escape(arguments.into))
+        into = next((found for _, found in there if isinstance(found, Baseline)), None)
         if into is None:
             raise BaselineError(f"{store.root / arguments.into}: there is no baseline whose conditions could be taken")
     sessions, places = 0, set()

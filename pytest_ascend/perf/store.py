@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -75,10 +76,13 @@ class Store:
             write(path, now)
         return now
 
-    def all(self) -> Iterator[tuple[Path, Baseline | BaselineError]]:
-        """Every file with its baseline, or with what is wrong with it, in the order of their names."""
+    def all(self, fingerprint: str = "*") -> Iterator[tuple[Path, Baseline | BaselineError]]:
+        """Every file with its baseline, or with what is wrong with it, in the order of their names.
+
+        ``fingerprint``: of these conditions only (* ? [ allowed); files of others aren't read.
+        """
         for path in sorted(self.root.glob("*/*.json")):
-            if not path.name.startswith("."):
+            if not path.name.startswith(".") and fnmatch.fnmatchcase(path.parent.name, fingerprint):
                 try:
                     yield path, load(path)
                 except BaselineError as error:
