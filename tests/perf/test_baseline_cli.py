@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -100,6 +102,21 @@ def test_prune_keeps_the_last(store: Store, capsys) -> None:
     assert run("prune", "--keep", "0", "*test_b") == 0
     assert not path.exists()
     assert len(list(store.all())) == 2
+
+
+def test_prune_sees_what_was_stored_before_its_turn_came(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    test, locked = "tests/test_a.py::test_b", Store.locked
+
+    @contextlib.contextmanager
+    def waits(self: Store) -> Iterator[None]:
+        monkeypatch.setattr(Store, "locked", locked)
+        store.save(ENVIRONMENT, test, make_session(7))  # by another process, which had the lock
+        with locked(self):
+            yield
+
+    monkeypatch.setattr(Store, "locked", waits)
+    assert run("prune", "--keep", "2", test) == 0
+    assert [s.id for s in load(store.path(ENVIRONMENT, test)).sessions] == ["s2", "s7"]
 
 
 def test_prune_by_age(store: Store, capsys) -> None:
@@ -224,6 +241,19 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestImport:
+    @pytest.mark.parametrize(
+        ("written", "date"),
+        [
+            ("2020-05-01T10:00:00", "2020-05-01T10:00:00+00:00"),
+            ("2020-05-01T10:00:00Z", "2020-05-01T10:00:00Z"),
+            ("2020-05-01T10:00:00+08:00", "2020-05-01T10:00:00+08:00"),
+        ],
+    )
+    def test_a_date_without_a_zone_is_utc(self, tmp_path: Path, written: str, date: str) -> None:
+        path = tmp_path / "0001.json"
+        path.write_text(f'{HEAD}"datetime": "{written}", "benchmarks": [{ONE % (2, 1)}]}}')
+        assert [one.session.date for one in read_benchmarks(path)] == [date]
+
     def test_real_files(self, saved: Path, tmp_path: Path, monkeypatch, capsys) -> None:
         monkeypatch.chdir(tmp_path)
         assert run("import", str(saved)) == 0

@@ -214,6 +214,14 @@ class TestStages:
         assert (result.verdict, result.statistic) == (REGRESSED, "minimum")
         assert result.ratio == pytest.approx(1.05, abs=0.01)
 
+    def test_a_gross_change_shows_in_what_stands_for_the_processes(self) -> None:
+        """The minima are twice as long in every process; a busy machine mixes the medians up."""
+        loads = [1.0, 2.5, 1.2, 3.0, 1.1, 2.2, 1.6, 1.4, 2.8, 1.9]
+        base = [[1.0, 1.1 * load, 1.1 * load] for load in loads]
+        other = [[2.0, 2.1 * load, 2.1 * load] for load in reversed(loads)]
+        result = decide(base, other, paired=True)
+        assert (result.verdict, result.needs_more, result.statistic) == (REGRESSED, 0, "minimum")
+
     def test_timings_without_any_spread(self) -> None:
         """A simulator counts cycles: every process takes as long."""
         assert decide([[2e-5]] * 5, [[2e-5]] * 5, paired=True).verdict is OK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 
 import pytest
 from hypothesis import given
@@ -34,6 +35,15 @@ def test_ten_sessions_tell() -> None:
     result = decide_history(known, slower(now, 0.05))
     assert result.reason.startswith("it is 5")
     assert "slower than 10 sessions" in result.reason
+
+
+def test_the_interval_predicts_a_session() -> None:
+    """Known: the spread of ten sessions of one process each, and Student's t of 1 % with 9 degrees of freedom."""
+    logs = [0.01 * step for step in range(-5, 5)]
+    result = decide_history([[[math.exp(log)]] for log in logs], [[1.0]])
+    margin = 2.821438 * statistics.stdev(logs) * math.sqrt(1 + 1 / 10)
+    assert result.interval[0] == pytest.approx(math.exp(0.005 - margin), rel=1e-6)
+    assert result.interval[1] == pytest.approx(math.exp(0.005 + margin), rel=1e-6)
 
 
 def test_no_false_alarm_in_many_histories() -> None:

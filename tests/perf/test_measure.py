@@ -9,6 +9,7 @@ import gc
 import random
 import statistics
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ import torch
 import pytest_ascend as pa
 from pytest_ascend.cases.case import Case
 from pytest_ascend.perf import measure as module
-from pytest_ascend.perf.measure import Refused, measure
+from pytest_ascend.perf.blocks import Block
+from pytest_ascend.perf.counting import effort
+from pytest_ascend.perf.measure import Refused, Timer, Window, measure
 from pytest_ascend.perf.options import PerfOptions
 from pytest_ascend.targets import resolve
 
@@ -31,6 +34,13 @@ def device(monkeypatch):
     simulated.restart()
     monkeypatch.setattr(module, "_other_devices", lambda target: [lambda: simulated.wait(1)])
     return simulated.Simulated()
+
+
+@pytest.fixture
+def undisturbed(monkeypatch):
+    """A clock by which nothing else on this machine makes a timing unusable."""
+    monkeypatch.setattr(module, "_other_devices", lambda target: [])
+    return Timer.of(time.perf_counter)
 
 
 def on_simulated(device, fn, *args, **options):
@@ -111,8 +121,40 @@ def test_the_first_call_is_apart(device) -> None:
     assert max(found.seconds) < 2 * simulated.KERNEL
 
 
-def test_the_cpu_has_wall_time_only() -> None:
-    found = measure(Case(torch.softmax, (torch.randn(8, 8),), {"dim": -1}), resolve("cpu"), QUICK)
+def test_the_first_call_lasts_until_the_device_has_finished(device) -> None:
+    found = on_simulated(device, one_kernel, X)
+    assert found.first_call_s == pytest.approx(simulated.KERNEL + simulated.LAUNCH, rel=0.01)
+
+
+def test_what_the_device_still_had_to_do_is_not_in_a_block(device) -> None:
+    def batch(calls):
+        simulated.launch(1.0)  # such as the copies that put arguments back
+        return [simulated.launch] * calls
+
+    block = Window(batch, device, simulated.TIMER)(10)
+    assert block.wall == pytest.approx(10 * simulated.KERNEL, rel=0.01)
+
+
+@pytest.mark.parametrize("left", [2, 3])
+def test_too_few_blocks_that_nothing_disturbed_say_nothing(device, monkeypatch, left) -> None:
+    blocks = [Block(1, 1e-3, 1e-3, processor=1e-3)] * left + [Block(1, 2e-3, 2e-3, processor=1e-3)] * 4
+    monkeypatch.setattr(module, "take", lambda *args, **kwargs: blocks)
+    found = on_simulated(device, one_kernel, X)
+    assert found.seconds == [1e-3] * left
+    assert f"4 of {left + 4} blocks, in which other programs took the processor away, don't count" in found.notes
+    said = f"other programs took the processor away in 4 of {left + 4} blocks: time it on a machine with less to do"
+    assert found.unusable == (said if left == 2 else "")
+
+
+def test_the_peak_is_what_a_call_takes_beyond_its_arguments() -> None:
+    target = resolve("emulated")
+    x = torch.ones(1 << 20, device=target.device())
+    assert effort(lambda: x + 1, target, holds_tensors=True).peak_bytes == pytest.approx(4 << 20, rel=0.01)
+
+
+def test_the_cpu_has_wall_time_only(undisturbed) -> None:
+    case = Case(torch.softmax, (torch.randn(8, 8),), {"dim": -1})
+    found = measure(case, resolve("cpu"), QUICK, undisturbed)
     assert set(found.metrics) == {"wall"}
     assert (found.metric, found.clock, found.unusable) == ("wall", None, "")
     assert len(found.seconds) >= 3
@@ -149,8 +191,8 @@ def test_a_compiled_call_has_kernels_too() -> None:
     assert found.first_call_s > max(found.seconds)
 
 
-def test_what_torch_has_no_part_in_has_no_kernels_to_count() -> None:
-    found = measure(Case(np.sort, (np.arange(1000.0)[::-1],)), resolve("cpu"), QUICK)
+def test_what_torch_has_no_part_in_has_no_kernels_to_count(undisturbed) -> None:
+    found = measure(Case(np.sort, (np.arange(1000.0)[::-1],)), resolve("cpu"), QUICK, undisturbed)
     assert found.kernels_per_call is None
     assert found.unusable == ""
     assert found.peak_bytes >= 8000
@@ -255,15 +297,15 @@ def test_a_profiler_is_not_timed_along() -> None:
         measure(Case(torch.relu, (X,)), resolve("cpu"), QUICK)
 
 
-def test_a_default_device_is_no_recording() -> None:
+def test_a_default_device_is_no_recording(undisturbed) -> None:
     with torch.device("cpu"):
-        assert measure(Case(torch.relu, (X,)), resolve("cpu"), QUICK).unusable == ""
+        assert measure(Case(torch.relu, (X,)), resolve("cpu"), QUICK, undisturbed).unusable == ""
 
 
-def test_a_clock_that_was_throttled_meanwhile_makes_it_unusable(monkeypatch) -> None:
+def test_a_clock_that_was_throttled_meanwhile_makes_it_unusable(monkeypatch, undisturbed) -> None:
     counts = iter([7, 8])
     monkeypatch.setattr(module, "throttled", lambda: next(counts))
-    assert "slowed down for its heat" in measure(Case(torch.relu, (X,)), resolve("cpu"), QUICK).unusable
+    assert "slowed down for its heat" in measure(Case(torch.relu, (X,)), resolve("cpu"), QUICK, undisturbed).unusable
 
 
 def test_autocast_of_the_caller_goes_along() -> None:

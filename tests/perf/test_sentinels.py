@@ -23,6 +23,18 @@ def test_there_is_one_for_each_thing_a_workload_may_wait_for() -> None:
     assert torch.get_num_threads() == before
 
 
+def test_they_run_once_before_they_are_timed_and_in_one_thread(monkeypatch) -> None:
+    threads = []
+    monkeypatch.setattr(module, "_on_the_host", lambda: {"it": (3, lambda: threads.append(torch.get_num_threads()))})
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        sentinels(resolve("cpu"))
+    finally:
+        torch.set_num_threads(before)
+    assert threads == [1] * 3 * (1 + ROUNDS)
+
+
 def test_the_emulated_device_has_none_of_its_own() -> None:
     assert set(sentinels(resolve("emulated"))) == {"numpy", "copy", "torch", "python"}
 

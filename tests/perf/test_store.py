@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -49,6 +50,34 @@ class TestSaving:
         assert store.load({"device": "cpu"}, "t") is None
         assert [path for path, _ in store.all()] == [store.path(ENVIRONMENT, "t")]
         assert store.path(ENVIRONMENT, "t").parent == tmp_path / fingerprint(ENVIRONMENT)
+
+    def test_a_save_outlasts_a_power_cut(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The file is synchronised before it takes its name, and the folder, which holds the name, after that."""
+        done: list[str] = []
+        fsync, rename = os.fsync, os.replace
+
+        def synchronised(handle: int) -> None:
+            done.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+            fsync(handle)
+
+        def renamed(*paths: str) -> None:
+            done.append("name")
+            rename(*paths)
+
+        store = Store(tmp_path)
+        store.save(ENVIRONMENT, "t", make_session(0))
+        monkeypatch.setattr(os, "fsync", synchronised)
+        monkeypatch.setattr(os, "replace", renamed)
+        store.save(ENVIRONMENT, "t", make_session(1))
+        assert done == ["file", "name", "folder"]
+
+    def test_files_of_other_conditions_are_not_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        store = Store(tmp_path)
+        for conditions in (ENVIRONMENT, {"device": "cpu"}):
+            store.save(conditions, "t", make_session(0))
+        read: list[Path] = []
+        monkeypatch.setattr("pytest_ascend.perf.store.load", read.append)
+        assert [path for path, _ in store.all("cpu-*")] == read == [store.path({"device": "cpu"}, "t")]
 
     def test_an_accepted_change_forgets_what_was_before(self, tmp_path: Path) -> None:
         store = Store(tmp_path)
