@@ -211,11 +211,12 @@ class Window:
         target.synchronize()
         stop = now()
         processor = self.processor() - before if self.processor is not None else None
+        read = now()  # a busy machine may well give the processor away while its time is read: no device worked then
         for wait in self.others:
             wait()
         after = now()
         device = start.elapsed_time(end) / 1e3 if start is not None and end is not None else None
-        return Block(calls, stop - begin, device, stop - reached, after - stop, processor)
+        return Block(calls, stop - begin, device, stop - reached, after - read, processor)
 
 
 def _first(workload: Workload, target: Target, timer: Timer) -> float:

@@ -135,6 +135,23 @@ def test_what_the_device_still_had_to_do_is_not_in_a_block(device) -> None:
     assert block.wall == pytest.approx(10 * simulated.KERNEL, rel=0.01)
 
 
+def test_reading_the_processors_time_is_no_work_of_another_device(device) -> None:
+    def processor():
+        simulated.time += 5e-3
+        return simulated.time
+
+    timer = Timer(simulated.now, simulated.READING, processor)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        block = Window(lambda calls: [lambda: X + 1] * calls, resolve("cpu"), timer)(3)
+    finally:
+        torch.set_num_threads(before)
+    assert block.processor is not None
+    assert block.elsewhere < 1e-6
+    assert block.wall < 1e-6
+
+
 @pytest.mark.parametrize("left", [2, 3])
 def test_too_few_blocks_that_nothing_disturbed_say_nothing(device, monkeypatch, left) -> None:
     blocks = [Block(1, 1e-3, 1e-3, processor=1e-3)] * left + [Block(1, 2e-3, 2e-3, processor=1e-3)] * 4
