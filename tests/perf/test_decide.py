@@ -146,6 +146,14 @@ class TestStages:
         assert (result.verdict, pairs) == (OK, 5)
         assert result.detectable < 0.03
 
+    def test_what_more_pairs_may_pass_is_given_them(self) -> None:
+        """Nothing hints at a slowdown; five pairs leave the interval too wide, and twenty wouldn't."""
+        other = [[math.exp(log)] for log in (-0.03, -0.015, 0.0, 0.015, 0.03)]
+        first = decide([[1.0]] * 5, other, paired=True)
+        assert (first.verdict, first.needs_more) == (INCONCLUSIVE, 5)
+        assert first.ratio == pytest.approx(1.0)
+        assert decide([[1.0]] * 20, other * 4, paired=True).verdict is OK
+
     def test_what_is_flagged_is_confirmed_by_twenty_pairs(self) -> None:
         result, pairs = staged(0.004, 0.05, 1)
         assert (result.verdict, pairs) == (REGRESSED, 20)

@@ -46,6 +46,13 @@ def test_the_interval_predicts_a_session() -> None:
     assert result.interval[1] == pytest.approx(math.exp(0.005 + margin), rel=1e-6)
 
 
+def test_a_certain_change_below_the_cut_off_is_none() -> None:
+    *known, now = sessions(11, 0.0001)
+    assert decide_history(known, slower(now, 0.015)).verdict is OK
+    assert decide_history(known, slower(now, -0.015)).verdict is OK
+    assert decide_history(known, slower(now, 0.025)).verdict is REGRESSED
+
+
 def test_no_false_alarm_in_many_histories() -> None:
     verdicts = [decide_history(known, now).verdict for *known, now in (sessions(11, 0.01, seed) for seed in range(500))]
     assert REGRESSED not in verdicts
