@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ascend import benchmark_storage
+from pytest_ascend.session import asks_for
 from pytest_ascend.settings import PERF_CHILD
 
 if TYPE_CHECKING:
@@ -171,11 +172,11 @@ class PerfChild:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselect the tests that time nothing."""
-        others = [item for item in items if "ascend_perf" not in getattr(item, "fixturenames", ())]
+        others = [item for item in items if not asks_for(item, "ascend_perf")]
         if others:
             self.deselected += len(others)
             config.hook.pytest_deselected(items=others)
-            items[:] = [item for item in items if "ascend_perf" in getattr(item, "fixturenames", ())]
+            items[:] = [item for item in items if asks_for(item, "ascend_perf")]
         self.collected = [item.nodeid for item in items]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -216,7 +217,7 @@ class PerfChild:
             from pytest_ascend.perf.quiet import Refused
             from pytest_ascend.perf.sentinels import medians
 
-            target = self._target(next(spec for spec, t in self._targets.items() if t.spec == timed[0]["target"]))
+            target = next(one for one in self._targets.values() if one.spec == timed[0]["target"])
             with contextlib.suppress(Refused):  # a test left a profiler on; the first visit has to do
                 self._watch(target)  # what changed in between counts
             seconds = medians(*self._sentinels)

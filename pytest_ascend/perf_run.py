@@ -21,7 +21,7 @@ import pytest
 
 from pytest_ascend import benchmark_storage, child_arguments
 from pytest_ascend.perf.result import PerfResult, PerfVerdict
-from pytest_ascend.session import AscendSession, PerfFailed, Record
+from pytest_ascend.session import AscendSession, PerfFailed, Record, asks_for
 from pytest_ascend.settings import COMPARE, PERF
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class PerfRun:
     def pytest_runtestloop(self, session: pytest.Session) -> None:
         """Measure what was collected."""
         if not session.config.getoption("collectonly"):
-            self._measure([i.nodeid for i in session.items if "ascend_perf" in getattr(i, "fixturenames", ())])
+            self._measure([i.nodeid for i in session.items if asks_for(i, "ascend_perf")])
 
     # -- measuring ------------------------------------------------------------------------------------------------
 

@@ -133,8 +133,8 @@ class AscendSession:
                 from pytest_ascend.marks import marker_options
 
                 marker_options(item, name)
-        asked = getattr(item, "fixturenames", ())
-        if (self.on and "ascend_compare" in asked) or (self.child is not None and "ascend_perf" in asked):
+        timed = self.child is not None and asks_for(item, "ascend_perf")
+        if timed or (self.on and asks_for(item, "ascend_compare")):
             seed_everything(seed_of(item.nodeid))
 
     def reproduce(self, item: pytest.Item) -> str:
@@ -406,6 +406,11 @@ def _short(excinfo: pytest.ExceptionInfo[BaseException]) -> Any:
         return entry.frame.f_globals.get("__name__", "").partition(".")[0] not in ("_pytest", "pluggy")
 
     return excinfo.getrepr(style="short", tbfilter=lambda info: info.traceback.filter(info).filter(of_the_user))
+
+
+def asks_for(item: pytest.Item, fixture: str) -> bool:
+    """Whether a test uses a fixture, by itself or through another one."""
+    return fixture in getattr(item, "fixturenames", ())
 
 
 def seed_of(nodeid: str) -> int:
