@@ -129,6 +129,11 @@ def test_blocks_that_waited_for_the_processor_dont_count():
     assert undisturbed([whole, interrupted, whole]) == [whole, whole]
 
 
+def test_several_threads_of_the_process_are_no_measure_for_one() -> None:
+    blocks = [Block(1, 1e-3, processor=seconds) for seconds in (2e-3, 1e-3, 1.5e-3)]
+    assert undisturbed(blocks) == blocks
+
+
 def test_a_workload_that_waits_by_itself_is_not_disturbed():
     sleeps = [Block(1, 1.0 + i / 1000, processor=0.3) for i in range(5)]
     assert undisturbed(sleeps) == sleeps

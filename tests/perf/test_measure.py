@@ -325,7 +325,20 @@ def test_a_clock_that_was_throttled_meanwhile_makes_it_unusable(monkeypatch, und
     assert "slowed down for its heat" in measure(Case(torch.relu, (X,)), resolve("cpu"), QUICK, undisturbed).unusable
 
 
-def test_autocast_of_the_caller_goes_along() -> None:
+def test_the_default_device_of_the_caller_goes_along() -> None:
+    target, made = resolve("emulated"), []
+
+    def makes(x):
+        made.append(torch.ones(4).device.type)
+        return x + 1
+
+    with torch.device(target.device()):
+        measure(Case(makes, (torch.ones(4),)), target, QUICK)
+    assert set(made) == {"npu"}
+
+
+@pytest.mark.parametrize("spec", ["cpu", "emulated"])
+def test_autocast_of_the_caller_goes_along(spec) -> None:
     seen = []
 
     def product(x):
@@ -333,5 +346,5 @@ def test_autocast_of_the_caller_goes_along() -> None:
         return x
 
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        measure(Case(product, (torch.ones(4, 4),)), resolve("cpu"), QUICK)
+        measure(Case(product, (torch.ones(4, 4),)), resolve(spec), QUICK)
     assert set(seen) == {torch.bfloat16}
