@@ -178,3 +178,20 @@ def test_kernels_are_counted(fn, expected):
     assert case.composed is (case.kernels > 1)
     path = "output[0]" if isinstance(fn, torch.nn.LSTM) else PATH
     assert case.once(path, torch.float16) is not None
+
+
+def test_a_result_that_some_runs_have_in_another_shape_keeps_what_was_measured(monkeypatch):
+    """What depends on how many values are equal isn't as long in every run."""
+    from pytest_ascend.observe import conditioning as module
+
+    whole = module.conditioning
+
+    def without_some(*args, first=0, **kwargs):
+        found = whole(*args, first=first, **kwargs)
+        del found["output[0]" if first else "output[1]"]
+        return found
+
+    monkeypatch.setattr(module, "conditioning", without_some)
+    case = yardsticks(lambda v: (torch.exp(v * 3), torch.exp(v * 2)), drawn(20))
+    assert list(case.steadier(["output[0]", "output[1]"])) == ["output[0]"]
+    assert torch.equal(case.steadier(["output[0]"])["output[0]"], case.spreads(["output[0]"])["output[0]"])
