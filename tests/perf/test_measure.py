@@ -152,6 +152,32 @@ def test_reading_the_processors_time_is_no_work_of_another_device(device) -> Non
     assert block.wall < 1e-6
 
 
+def test_what_another_device_still_had_to_do_is_not_of_a_block(device) -> None:
+    def batch(calls):
+        simulated.launch(1.0, device=1)
+        return [simulated.launch] * calls
+
+    block = Window(batch, device, simulated.TIMER)(1)
+    assert block.elsewhere < 1e-6
+    assert block.wall == pytest.approx(simulated.KERNEL, rel=0.05)
+
+
+@pytest.mark.parametrize(("threads", "tells"), [(1, True), (2, False)])
+def test_processor_time_is_read_where_one_thread_computes(threads, tells) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        assert (Window(list, resolve("cpu"), Timer.of()).processor is not None) is tells
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_functions_of_another_process_are_not_timed(device) -> None:
+    device.name = "mindspore"
+    with pytest.raises(Refused, match="mindspore's functions run in another process here"):
+        on_simulated(device, one_kernel, X)
+
+
 @pytest.mark.parametrize("left", [2, 3])
 def test_too_few_blocks_that_nothing_disturbed_say_nothing(device, monkeypatch, left) -> None:
     blocks = [Block(1, 1e-3, 1e-3, processor=1e-3)] * left + [Block(1, 2e-3, 2e-3, processor=1e-3)] * 4

@@ -46,6 +46,21 @@ def test_a_card_is_timed_by_its_own_clock(monkeypatch) -> None:
     assert found["device"] == pytest.approx([simulated.KERNEL] * ROUNDS, rel=0.02)
 
 
+def test_what_the_host_adds_is_not_the_cards_time(monkeypatch) -> None:
+    """A kernel shorter than what launching and waiting take."""
+    simulated.restart()
+    waits = simulated.Simulated.synchronize
+
+    def slowly(self):
+        waits(self)
+        simulated.time += 1.0
+
+    monkeypatch.setattr(simulated.Simulated, "synchronize", slowly)
+    monkeypatch.setattr(module, "_on_the_card", lambda target: {"device": (3, simulated.launch)})
+    found = sentinels(simulated.Simulated(), simulated.TIMER)
+    assert found["device"] == pytest.approx([simulated.KERNEL] * ROUNDS, rel=0.02)
+
+
 def test_what_a_card_is_given_runs_on_it() -> None:
     for calls, call in module._on_the_card(resolve("emulated")).values():
         assert calls >= 1
