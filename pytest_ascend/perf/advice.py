@@ -8,7 +8,7 @@ moved out of it, a device that waits is fed too slowly.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -120,9 +120,6 @@ def _busiest(row: OperatorRow) -> OperatorClass:
 
 def classes(table: OperatorTable) -> tuple[ClassShare, ...]:
     """How the table's time is shared among the classes, largest first."""
-    groups: dict[OperatorClass, list[OperatorRow]] = {}
-    for row in table.rows:
-        groups.setdefault(classify(row), []).append(row)
     whole = table.total_us
     shares = [
         ClassShare(
@@ -132,9 +129,16 @@ def classes(table: OperatorTable) -> tuple[ClassShare, ...]:
             sum(row.wait_us or 0.0 for row in rows),
             time / whole if whole else 0.0,
         )
-        for kind, rows in groups.items()
+        for kind, rows in _by_class(table).items()
     ]
     return tuple(sorted(shares, key=lambda share: (-share.total_us, share.operators.value)))
+
+
+def _by_class(table: OperatorTable) -> dict[OperatorClass, list[OperatorRow]]:
+    groups: dict[OperatorClass, list[OperatorRow]] = {}
+    for row in table.rows:
+        groups.setdefault(classify(row), []).append(row)
+    return groups
 
 
 #: A class has to take this part of the time before anything is said about it.
@@ -154,14 +158,12 @@ def advice(table: OperatorTable) -> tuple[Advice, ...]:
     """
     if table.level not in ("kernel", "operator"):
         return ()
-    by_class: dict[OperatorClass, list[OperatorRow]] = {}
-    for row in table.rows:
-        by_class.setdefault(classify(row), []).append(row)
+    by_class = _by_class(table)
     said = [
         *_conversions(table, by_class.get(OperatorClass.LAYOUT, [])),
         *_copies(table, by_class.get(OperatorClass.COPY, [])),
         *_chains(table),
-        *_waiting(table),
+        *_waiting(table, by_class),
         *(one for about in _PLAIN for one in _plain(table, about, by_class.get(about, []))),
         *_communication(table, by_class.get(OperatorClass.COMMUNICATION, [])),
     ]
@@ -233,10 +235,10 @@ def _chains(table: OperatorTable) -> list[Advice]:
     return [Advice(OperatorClass.MEMORY, sentence, time, ratio)]
 
 
-def _waiting(table: OperatorTable) -> list[Advice]:
+def _waiting(table: OperatorTable, by_class: Mapping[OperatorClass, list[OperatorRow]]) -> list[Advice]:
     if table.level != "kernel":
         return []
-    rows = [row for row in table.rows if classify(row) is not OperatorClass.COMMUNICATION]
+    rows = [row for about, some in by_class.items() if about is not OperatorClass.COMMUNICATION for row in some]
     wait, busy = sum(row.wait_us or 0.0 for row in rows), sum(row.total_us for row in rows)
     if not wait or wait < WORTH_WAITING * (wait + busy):
         return []
