@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import re
 import secrets
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
+from pytest_ascend.dumps.text import is_number
 from pytest_ascend.perf.fingerprint import fingerprint
 from pytest_ascend.perf.samples import Samples
 
@@ -52,7 +52,7 @@ class Timings:
         if not self.medians or len(self.medians) != len(self.minima):
             raise ValueError(f"{len(self.medians)} medians and {len(self.minima)} minima: give both of each process")
         for value in (*self.medians, *self.minima, *self.sentinels.values()):
-            if not (_is_number(value) and value > 0):
+            if not (is_number(value) and value > 0):
                 raise ValueError(f"a timing of {value!r} s: a time is finite and above 0")
         for low, middle in zip(self.minima, self.medians, strict=True):
             if low > middle:
@@ -88,7 +88,7 @@ class Session:
                 raise ValueError(f"metric {metric!r}: it is one of {', '.join(METRICS)}")
         for api, figures in self.errors.items():
             for name, value in figures.items():
-                if not (_is_number(value) and value >= 0):
+                if not (is_number(value) and value >= 0):
                     raise ValueError(f"{name} of {api} is {value!r}: an error is finite and at least 0")
 
     @property
@@ -294,15 +294,6 @@ def _only(entries: Iterable[str], known: tuple[str, ...], where: str) -> None:
     for name in entries:
         if name not in known:
             raise ValueError(f"{where} has {name[:80]!r}, which is none of {', '.join(known)}")
-
-
-def _is_number(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number beyond any float
-        return False
 
 
 def _when(date: str) -> datetime | None:

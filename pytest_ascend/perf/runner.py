@@ -7,7 +7,6 @@ a sentence about that test: a process that crashes or hangs is searched, by halv
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_ascend.dumps.text import Cursor, DumpError, read
+from pytest_ascend.dumps.text import DumpError, is_number, parse
 from pytest_ascend.perf.child import ProfilerFailed, run
 from pytest_ascend.perf.fingerprint import fingerprint
 from pytest_ascend.perf.operators import OperatorRow, OperatorTable
@@ -284,10 +283,7 @@ def read_file(path: str | os.PathLike[str]) -> ChildFile:
     """What a process wrote. Raises ``ChildFailed`` when it is anything else: one sentence with the file's name."""
     name = os.fspath(path)
     try:
-        cursor = Cursor(name, read(name, LARGEST))
-        plain = cursor.value("the file")
-        cursor.ends()
-        return _file(plain)
+        return _file(parse(name, LARGEST))
     except DumpError as error:
         raise ChildFailed(f"the file of timings can't be read: {error}") from None
     except (ValueError, TypeError) as error:
@@ -355,12 +351,12 @@ def _table(plain: Any, where: str) -> OperatorTable:
         )
         calls, total, device, host = (row.get(part) for part in ("calls", "total_us", "device_us", "host_us"))
         for value in (calls, total, device, host):
-            if value is not None and not (_is_number(value) and value >= 0):
+            if value is not None and not (is_number(value) and value >= 0):
                 raise ValueError(f"{where}: row {number}: {str(value)[:40]!r} is no number of 0 or more")
         one_row = OperatorRow(name, kind, int(calls or 0), float(total or 0.0), device, host, core=core)
         rows.append(replace(one_row, shapes=shapes, dtypes=dtypes))
     steps = entries.get("steps", 1)
-    if not _is_number(steps) or not 1 <= steps < 1e9:
+    if not is_number(steps) or not 1 <= steps < 1e9:
         raise ValueError(f"{where}: steps is no number of 1 or more")
     return OperatorTable.of(rows, _text(entries.get("source", ""), f"{where}: source"), "operator", steps=int(steps))
 
@@ -386,21 +382,12 @@ def _text(value: Any, where: str) -> str:
 def _fact(value: Any, where: str) -> Any:
     if isinstance(value, str):
         return _text(value, where)
-    if not _is_number(value):
+    if not is_number(value):
         raise ValueError(f"{where} is no number")
     return value
 
 
 def _seconds(value: Any, where: str) -> float:
-    if not (_is_number(value) and value > 0):
+    if not (is_number(value) and value > 0):
         raise ValueError(f"{where} has {str(value)[:40]!r}: a time is finite and above 0")
     return float(value)
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number beyond any float
-        return False

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_ascend.dumps.text import Cursor, DumpError, read
+from pytest_ascend.dumps.text import DumpError, parse
 from pytest_ascend.files import write_text
 from pytest_ascend.perf.baseline import KEEP, Baseline, BaselineError, Session
 from pytest_ascend.perf.fingerprint import file_name, fingerprint
@@ -104,9 +104,7 @@ def load(path: str | os.PathLike[str]) -> Baseline:
     """Read one file, which may hold anything. Raises ``BaselineError``."""
     name = os.fspath(path)
     try:
-        cursor = Cursor(name, read(name, LARGEST))
-        plain = cursor.value("the file")
-        cursor.ends()
+        plain = parse(name, LARGEST)
     except DumpError as error:
         raise BaselineError(f"{error}; restore it from version control, or delete it and save a new one") from None
     return Baseline.from_plain(plain, name)
