@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
+
+from pytest_ascend.judge.verdict import Word
 
 from .operators import OperatorRow, OperatorTable
 
 
-class OperatorClass(str, Enum):
+class OperatorClass(Word):
     """What limits an operator, or what it is there for."""
 
     COMPUTE = "compute"
@@ -27,9 +28,6 @@ class OperatorClass(str, Enum):
     AI_CPU = "AI CPU"
     HOST = "host-bound"
     OTHER = "other"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)
