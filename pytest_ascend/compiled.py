@@ -12,12 +12,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from pytest_ascend.cases.case import Case
 from pytest_ascend.cases.catalogue.compiled import Compiled, Eager, log
 from pytest_ascend.cases.transfer import same_bits
 from pytest_ascend.judge.standards import Criterion
+from pytest_ascend.judge.structure import widened
 from pytest_ascend.judge.verdict import CheckResult, Kind, OutputResult, Verdict
 from pytest_ascend.observe.capture import Capture, RunFailed, Setting, caller_autocast, keep_rng, on_cpu, run
 from pytest_ascend.observe.reference import Reference
@@ -95,8 +94,7 @@ def _with(result: CheckResult, outputs: list[OutputResult], apart: str) -> Check
 def _apart(eager: Capture, compiled: Capture) -> str:
     """``at most 0.00195 apart``."""
     pairs = [(a, b) for a, b in zip(eager.tensors(), compiled.tensors(), strict=False) if a.shape == b.shape]
-    wide = [torch.complex128 if a.is_complex() or b.is_complex() else torch.float64 for a, b in pairs]
-    apart = [(a.to(kind) - b.to(kind)).abs() for (a, b), kind in zip(pairs, wide, strict=True)]
+    apart = [(widened(a) - widened(b)).abs() for a, b in pairs]
     largest = max((float(one[one.isfinite()].max()) for one in apart if bool(one.isfinite().any())), default=0.0)
     return f"at most {largest:.3g} apart"
 

@@ -101,6 +101,8 @@ class Writer:
             try:
                 with open(path, "xb") as file:
                     torch.save(tensor, file)
+            except FileExistsError:
+                raise  # that file is another value's
             except Exception as error:  # torch.save turns a full disk into a RuntimeError
                 _forget(path)
                 cause = error if isinstance(error, OSError) else error.__context__
@@ -153,11 +155,9 @@ class Writer:
         if (kind := _not_plain(tensor)) is not None:
             return {"type": kind}
         with torch.no_grad():
+            held = tensor.detach()
             if self.task == "tensor":
-                held = tensor.detach().resolve_conj().resolve_neg()
                 held = held.to("cpu", copy=True, memory_format=torch.contiguous_format)
-            else:
-                held = tensor.detach()
             described = {
                 "type": "torch.Tensor",
                 "dtype": str(tensor.dtype),

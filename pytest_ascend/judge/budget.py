@@ -225,7 +225,7 @@ def _by_size(
     least = unit(golden, actual.dtype)
     width = unit(golden, actual.dtype, spread)
     steady, tail = width <= STEADY * least, _largest(width, least) if narrow and drawn else None
-    if not narrow and actual.dtype is not torch.complex32:
+    if _is_wide(actual.dtype):
         width += (WIDE_ROUNDOFFS - 1) * least
     errors = normalised(golden, actual, width)
     theirs = [Statistics.of(normalised(golden, b, width), golden, steady, tail) for b in known]
@@ -388,13 +388,16 @@ def is_explained(golden: torch.Tensor, actual: torch.Tensor, benchmark: torch.Te
     benchmark shows how the values should have been stored.
     """
     golden = _within_range(golden, actual.dtype)
-    width, limits = unit(golden, actual.dtype), Limits()
-    wide = actual.dtype.itemsize > 2 and actual.dtype is not torch.complex32 and benchmark is not None
-    if wide:
-        width, limits = width * WIDE_ROUNDOFFS, Limits(WIDE_LOCAL, WIDE_SPREAD, WIDE_BIAS)
+    width, limits, known = unit(golden, actual.dtype), Limits(), []
+    if _is_wide(actual.dtype) and benchmark is not None:
+        width, limits, known = width * WIDE_ROUNDOFFS, Limits(WIDE_LOCAL, WIDE_SPREAD, WIDE_BIAS), [benchmark]
     if limits.times(Statistics.of(normalised(golden, actual, width), golden))[0] > 1.0:
         return False
-    return not wide or benchmark is None or _as_stored(golden, actual, [benchmark]) is None
+    return not known or _as_stored(golden, actual, known) is None
+
+
+def _is_wide(dtype: torch.dtype) -> bool:
+    return dtype.itemsize > 2 and dtype is not torch.complex32
 
 
 def is_beyond(golden: torch.Tensor, actual: torch.Tensor, spread: torch.Tensor) -> torch.Tensor:

@@ -31,7 +31,7 @@ import torch
 
 from pytest_ascend.judge.verdict import Kind
 from pytest_ascend.observe.capture import Capture, run
-from pytest_ascend.observe.reference import leaves
+from pytest_ascend.observe.reference import leaves, rms
 from pytest_ascend.targets.base import Target
 from pytest_ascend.targets.cpu import CpuTarget
 
@@ -225,7 +225,7 @@ def _reordered(cpu: torch.Tensor, here: torch.Tensor, same: float) -> Found | No
     theirs = cpu.sort(1).values
     if not bool((theirs == theirs[0]).all()):
         return None
-    room = same * (theirs[0].abs() + _rms(theirs[0]))
+    room = same * (theirs[0].abs() + rms(theirs[0]))
     missing = (here.sort(1).values - theirs[0]).abs() > room
     if not bool(missing.any()):
         return None
@@ -267,7 +267,7 @@ def _is_off(there: torch.Tensor, here: torch.Tensor, least: float = 0.0) -> bool
 def _two_values(cpu: torch.Tensor, here: torch.Tensor, same: float) -> Found | None:
     """Where each element has two values on the CPU, dropped or kept, it has one of these on the target."""
     low, high = cpu.min(0).values, cpu.max(0).values
-    room = same * (torch.maximum(low.abs(), high.abs()) + _rms(cpu))
+    room = same * (torch.maximum(low.abs(), high.abs()) + rms(cpu))
     told = high - low > 2 * room
     near = torch.minimum((cpu - low).abs(), (cpu - high).abs()) <= 0.25 * room
     if int(told.sum()) < _ENOUGH or not bool(near[:, told].all()):
@@ -303,10 +303,6 @@ def _bounded(cpu: torch.Tensor, here: torch.Tensor, same: float) -> Found | None
         return None
     there = f"between {float(low):.4g} and {float(high):.4g} with any seed"
     return Kind.local, f"{int(bad[0].sum())} elements are out of range, which is {there} there"
-
-
-def _rms(values: torch.Tensor) -> float:
-    return float(values.square().mean().sqrt())
 
 
 # --- statistics -----------------------------------------------------------------------------------------------------

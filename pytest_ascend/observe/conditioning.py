@@ -174,8 +174,9 @@ class Yardsticks:
             first = self.spreads(every)
             total = {path: value.clone() for path, value in first.items()}
             for group in range(1, MORE + 1):
-                for path, value in self._once_more(every, inputs=True, first=group * RUNS).items():
-                    total[path] = total[path] + value
+                more = self._once_more(every, inputs=True, first=group * RUNS)
+                for path in more.keys() & total.keys():  # what has another shape now and then may miss one
+                    total[path] = total[path] + more[path]
             self._steadier = {path: torch.maximum(first[path], total[path] / (1 + MORE)) for path in total}
         return {path: self._steadier[path] for path in paths if path in self._steadier}
 
@@ -201,8 +202,10 @@ class Yardsticks:
         golden, stored = self.reference.golden, None if self.case.is_model else self._stored()
         if not inputs and stored is None:
             return {}
-        how: dict[str, Any] = {"inputs": inputs, "stored": stored, "first": first, "composed": self.composed}
-        return conditioning(self.case, self.setting, golden, self.fn, paths, **how)
+        case, setting, fn, composed = self.case, self.setting, self.fn, self.composed
+        return conditioning(
+            case, setting, golden, fn, paths, inputs=inputs, stored=stored, composed=composed, first=first
+        )
 
     def _stored(self) -> torch.dtype | None:
         """What intermediates are stored in: the narrowest floating dtype that comes out, or goes in where none does."""

@@ -59,7 +59,7 @@ def record(
         OSError: the folder can't be made or, while the block runs, written to; what was recorded until then is a dump
             nevertheless.
     """
-    return Recording(model, directory, level, task, apis=apis)
+    return Recording(model, directory, level, task, apis)
 
 
 class Recording:
@@ -69,10 +69,9 @@ class Recording:
         self,
         model: torch.nn.Module | None,
         directory: str | os.PathLike[str],
-        level: str = "L1",
-        task: str = "tensor",
-        *,
-        apis: Sequence[str] = ("*",),
+        level: str,
+        task: str,
+        apis: Sequence[str],
     ) -> None:
         if model is not None and not isinstance(model, torch.nn.Module):
             raise TypeError(f"record() needs a torch.nn.Module, or None, and was given a {type(model).__name__}")

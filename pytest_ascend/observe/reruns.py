@@ -200,35 +200,36 @@ class SecondLook:
 
     def _findings(self, actual: Capture, paths: Iterable[str]) -> dict[str, budget.Finding]:
         """What the error budget says where it decides."""
-        golden = self._budgeted(actual, paths)
-        if not golden:
+        sides = self._budgeted(actual, paths)
+        if not sides:
             return {}
-        here, measure = leaves(actual), self.measure()
-        benchmarks = self._benchmarks(here)
-        explained = {p for p in golden if budget.is_explained(golden[p], here[p], benchmarks[p])}
-        found = dict.fromkeys(explained, budget.Finding(Verdict.PASS))
-        rest = [path for path in golden if path not in found]
+        measure = self.measure()
+        found = {p: budget.Finding(Verdict.PASS) for p, side in sides.items() if budget.is_explained(*side)}
+        rest = [path for path in sides if path not in found]
         spreads = measure.spreads(rest) if rest else {}
 
         def weigh(path: str, spread: torch.Tensor | None) -> budget.Finding:
-            once = measure.once(path, here[path].dtype) if _is_narrow(here[path]) else None
-            if once is not None and once.shape != golden[path].shape:
+            golden, here, benchmark = sides[path]
+            once = measure.once(path, here.dtype) if _is_narrow(here) else None
+            if once is not None and once.shape != golden.shape:
                 once = None
             # A backward pass works with what the forward pass stored, so it never rounds only once.
             composed = measure.composed or not path.startswith("output")
-            return budget.weigh(golden[path], here[path], spread, benchmarks[path], once, composed=composed)
+            return budget.weigh(golden, here, spread, benchmark, once, composed=composed)
 
         found |= {path: weigh(path, spreads.get(path)) for path in rest}
         close = [p for p in spreads if found[p].verdict is Verdict.FAIL and found[p].times <= _CLOSE]
         for path, steadier in measure.steadier(close).items():
             # Only of those few that the first runs happened to move by little: the others are as they were measured.
-            least = _UNLUCKY if self.case.module is None else 1.0
-            unlucky = budget.is_beyond(golden[path], here[path], spreads[path]) & (steadier > least * spreads[path])
+            (golden, here, _), least = sides[path], _UNLUCKY if self.case.module is None else 1.0
+            unlucky = budget.is_beyond(golden, here, spreads[path]) & (steadier > least * spreads[path])
             found[path] = weigh(path, torch.where(unlucky, steadier, spreads[path]))
         return found
 
-    def _budgeted(self, actual: Capture, paths: Iterable[str]) -> dict[str, torch.Tensor]:
-        """The goldens of what the error budget decides: of single functions, beside a golden that is wider."""
+    def _budgeted(
+        self, actual: Capture, paths: Iterable[str]
+    ) -> dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """Golden, actual and benchmark of what the error budget decides: of single functions, by a wider golden."""
         if self.reference.criterion.name != "auto" or self.case.is_model:
             return {}
         golden, here = leaves(self.reference.golden), leaves(actual)
@@ -243,7 +244,7 @@ class SecondLook:
         if same and not self.reference.own.drew:  # the callable casts its result itself
             golden = {**golden, **self.measure().unrounded()}
         return {
-            path: golden[path]
+            path: (golden[path], here[path], benchmark[path])
             for path in paths
             if golden[path].dtype in (torch.float64, torch.complex128) and golden[path].shape == here[path].shape
         }
@@ -252,8 +253,6 @@ class SecondLook:
         """The CPU's own results; where it has no kernel for 16 bits, its float32 results rounded."""
         if self.reference.benchmark is not None:
             return leaves(self.reference.benchmark)
-        if self.reference.golden.drew:
-            return {}
         rounded = {path: self.measure().once(path, value.dtype) for path, value in here.items() if _is_narrow(value)}
         return {path: value for path, value in rounded.items() if value is not None}
 

@@ -210,3 +210,12 @@ def test_a_cpu_that_is_lost_too_raises_the_question_who_is_right():
     found = weigh(g, own.clone(), None, own, composed=True)
     assert found.verdict is Verdict.REFERENCE_SUSPECT
     assert "who is right?" in found.reason
+
+
+def test_wide_results_are_explained_by_more_roundings_but_not_by_another_store():
+    g = golden()
+    own, steps = g.float(), g * (1 + 2.0**-24 * (torch.arange(400) % 3 - 1))
+    assert is_explained(g, own, own)
+    assert is_explained(g, steps.float(), own)
+    assert not is_explained(g, steps.float() * (1 + 2.0**-19), own)
+    assert not is_explained(g, truncated(g, torch.float32), own)

@@ -304,3 +304,52 @@ def test_numbers_that_strict_json_has_not_are_written_as_msprobe_does(tmp_path: 
         torch.relu(torch.tensor([float("nan")]))
     assert "NaN" in Path(recording.path).read_text()
     assert json.loads(Path(recording.path).read_text())["task"] == "tensor"
+
+
+def test_what_gives_back_its_argument_has_no_backward_pass_of_its_own(tmp_path: Path) -> None:
+    x = torch.ones(3, 3, requires_grad=True)
+    with pa.record(None, tmp_path) as recording:
+        y = x * 2
+        assert y.contiguous() is y
+        y.contiguous().sum().backward()
+    names = list(entries(recording))
+    assert "Tensor.contiguous.1.forward" in names
+    assert [name for name in names if name.endswith(".backward")] == ["Tensor.sum.0.backward", "Tensor.mul.0.backward"]
+
+
+@pytest.mark.parametrize("fn", [lambda x: torch.mul(x, x), lambda x: torch.nn.functional.bilinear(x, x, WEIGHT)])
+def test_an_argument_given_twice_has_one_gradient(tmp_path: Path, fn: Any) -> None:
+    x = torch.randn(4, 3, requires_grad=True)
+    with pa.record(None, tmp_path) as recording:
+        fn(x).sum().backward()
+    found = next(entry for name, entry in entries(recording).items() if ".sum." not in name and "backward" in name)
+    assert x.grad is not None
+    assert torch.equal(value(recording, found.output[0]), x.grad)
+
+
+WEIGHT = torch.randn(2, 3, 3)
+
+
+def test_a_conjugate_is_written_as_the_numbers_it_stands_for(tmp_path: Path) -> None:
+    x = torch.randn(4, dtype=torch.complex64)
+    with pa.record(None, tmp_path) as recording:
+        torch.abs(x.conj())
+        torch.abs(x.conj().imag)
+    found = entries(recording)
+    for name, wanted in (("Torch.abs.0.forward", x.conj()), ("Torch.abs.1.forward", x.conj().imag)):
+        spec = found[name].args[0]
+        assert torch.equal(value(recording, spec), wanted.resolve_conj().resolve_neg())
+        stored = torch.load(Path(recording.path).parent / "dump_tensor_data" / spec.data_name, weights_only=True)
+        assert not stored.is_conj()
+        assert not stored.is_neg()
+
+
+def test_no_tensor_s_file_is_written_over(tmp_path: Path) -> None:
+    from pytest_ascend.dumps.writing import Writer
+
+    writer = Writer(tmp_path / "dump", task="tensor", level="L1")
+    writer.keep(writer.snapshot(torch.ones(3), "Torch.relu.0.forward.input.0"))
+    with pytest.raises(FileExistsError):
+        writer.keep(writer.snapshot(torch.zeros(3), "Torch.relu.0.forward.input.0"))
+    (file,) = (tmp_path / "dump").rglob("*.pt")
+    assert torch.equal(torch.load(file, weights_only=True), torch.ones(3))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_ascend.cases.catalogue.caselist import load
-from pytest_ascend.cases.catalogue.choose import Wish, chosen, matching, others, pending_of
+from pytest_ascend.cases.catalogue.choose import AS_MADE, Wish, chosen, matching, others, pending_of
 from pytest_ascend.cases.catalogue.entries import Entry, Sample
 from pytest_ascend.cases.code import WIDTH, CallOf, Raw, comment, on_one_line, string, written
 
@@ -124,7 +124,7 @@ class _Body:
         args = [self._value(spec) for spec in sample.args]
         kwargs = {name: self._value(spec) for name, spec in sample.kwargs.items()}
         arguments = [("", one) for one in args] + _keywords(kwargs)
-        if self.group.layout not in ("as_given", "scalar", "empty"):
+        if self.group.layout not in AS_MADE:
             names = ", ".join(self.tensors)
             self.made.append(f"{names} = draw.laid_out({string(self.group.layout)}, {names})")
         fn: Any = Raw(entry.api)

@@ -26,6 +26,8 @@ DTYPES = ("float32", "float16", "bfloat16")
 #: for an API that has none of the default dtypes
 FALLBACK = ("int64", "complex64", "bool", "float64")
 LAYOUTS = ("as_given", "transposed", "sliced", "expanded", "channels_last", "scalar", "empty")
+#: for which the arguments stay as they were made
+AS_MADE = ("as_given", "scalar", "empty")
 SAMPLES = 3
 
 

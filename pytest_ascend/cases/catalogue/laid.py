@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from pytest_ascend.cases.catalogue.choose import AS_MADE
 from pytest_ascend.cases.layouts import relay_all
 from pytest_ascend.cases.pending import CaseUnavailable
 
@@ -40,7 +41,7 @@ def laid_out(
 
     Raises ``CaseUnavailable``, naming whose arguments they are, where none of them can take it.
     """
-    if layout in ("as_given", "scalar", "empty"):
+    if layout in AS_MADE:
         return args, kwargs
     laid = relaid(args, kwargs, layout)
     if laid is None:
