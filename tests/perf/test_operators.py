@@ -55,6 +55,8 @@ def test_steps_are_compared_and_not_runs() -> None:
     """Twice the steps in twice the time is no growth."""
     before, after = table(row("mm", 100.0, calls=2), steps=2), table(row("mm", 200.0, calls=4), steps=4)
     assert before.diff(after).grown() == ()
+    (same,) = before.diff(after).rows
+    assert (same.before_us, same.before_calls, same.after_calls, same.why) == (50.0, 1, 1, "same")
 
 
 def test_counters_in_names_are_no_difference() -> None:

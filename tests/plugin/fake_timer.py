@@ -47,7 +47,8 @@ def main(arguments: list[str]) -> int:
     if "raw" in scenario.get("file", {}):
         path.write_text(scenario["file"]["raw"])
         return 0
-    write(path, calls=calls, tests=ended, sentinels={"numpy": 1e-3 * scenario.get("machine", {}).get("seconds", 1.0)})
+    sentinels = {"numpy": 1e-3 * scenario.get("machine", {}).get("seconds", 1.0)}
+    write(path, calls=calls, tests=ended, sentinels=sentinels, sources=scenario.get("file", {}).get("sources", {}))
     return 0
 
 

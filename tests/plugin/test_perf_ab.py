@@ -125,6 +125,15 @@ def test_a_process_that_crashes_on_one_side_is_named(timed) -> None:
     done.stdout.fnmatch_lines([f"ok  {NAME}::test_b *"])
 
 
+def test_sides_that_run_the_same_code_are_refused_after_one_pair(timed) -> None:
+    timed.takes(a=1e-3, file={"sources": {"lib": os.fspath(timed.path / "lib.py")}})
+    timed.commit()
+    done = timed.run("--ascend-ab=main")
+    done.assert_outcomes(errors=1, passed=1)
+    done.stdout.fnmatch_lines([f"error  {NAME}::test_a", "    the processes of main (*) import lib from */lib.py, *"])
+    assert len(sides(timed)) == 2
+
+
 def test_sides_with_different_clocks_are_not_compared(timed) -> None:
     timed.takes(a=1e-3)
     timed.commit()
