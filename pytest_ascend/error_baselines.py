@@ -75,22 +75,13 @@ class ErrorBaselines:
 
     def store(self) -> None:
         """Store what was kept. What goes wrong becomes the run's ``write_error``."""
-        from pytest_ascend.perf.baseline import BaselineError, Session
-        from pytest_ascend.perf.store import Store
+        from pytest_ascend.perf.baseline import Session
 
-        store, update = Store(self.session.baselines()), bool(self.session.settings.update)
         count = 0
         identity = self.session.identity() if self._kept else {}
         for (test, _), (environment, errors) in self._kept.items():
             session = Session(identity["id"], identity["date"], identity["commit"], errors=errors)
-            try:
-                store.save(environment, test, session, replace=update)
-            except BaselineError as error:
-                self.session.write_error = str(error)
-            except OSError as error:
-                self.session.write_error = f"can't write below {store.root}: {error.strerror or error}"
-            else:
-                count += 1
+            count += self.session.store(environment, test, session)
         if count:
             self._said.append(f"stored the errors of {count} test{'s' * (count != 1)}")
 

@@ -128,7 +128,7 @@ class PerfRun:
             try:
                 if nodeids is None:
                     nodeids = list(runner.collected(self._ours(), child_arguments.selection(self._config)).collected)
-                if nodeids and (self._base is not None or self.session.settings.ab_python is not None):
+                if nodeids and self.session.settings.has_other_side:
                     self._compare(runner, nodeids, Path(folder))
                 elif nodeids:
                     self._time(runner, nodeids)
@@ -161,7 +161,7 @@ class PerfRun:
             for key, call in process.calls.items():
                 wanted[key[0]] = max(wanted.get(key[0], usual), call.processes or 0)
             pending = [n for n in pending if n not in self.failures and wanted.get(n, 0) > len(processes)]
-        store = Store(self.session.baselines())
+        store, where = Store(self.session.baselines()), self._baselines()
         for key, calls in _by_key(processes).items():
             if key[0] in self.failures:
                 continue
@@ -173,7 +173,6 @@ class PerfRun:
             except BaselineError as error:
                 self.failures[key[0]] = str(error)
                 continue
-            where = self._shown(self.session.baselines())
             self.timed[key] = calls
             self.judged[key] = against_sessions(calls, processes, baseline, threshold=self.threshold, where=where)
         if stopped:
@@ -183,7 +182,7 @@ class PerfRun:
                 if not any(key[0] == nodeid for key in self.judged):
                     self.failures.setdefault(nodeid, f"it was not timed: {few}")
         self._shift([one.shift for one in self.judged.values() if one.shift is not None], "the stored sessions")
-        self._store(_by_key(processes), processes)
+        self._store(processes)
 
     def _compare(self, runner: Runner, nodeids: list[str], folder: Path) -> None:
         """Time the tests against those of the other side, in turns."""
@@ -210,13 +209,13 @@ class PerfRun:
                 if found.stopped:
                     self.said.append(f"{found.stopped}: what wasn't settled is inconclusive")
                 self._shift([found.shift] if found.shift is not None else [], base.name)
-                self._store(_by_key(found.ours), found.ours)
+                self._store(found.ours)
 
     def _ours(self) -> Side:
         from pytest_ascend.perf.runner import Side
 
         config = self._config
-        name = "this tree" if self._base is not None or self.session.settings.ab_python is not None else "this run"
+        name = "this tree" if self.session.settings.has_other_side else "this run"
         where, root = os.fspath(config.invocation_params.dir), os.fspath(config.rootpath)
         return Side(name, child_arguments.command(config), where, root, _environment(os.environ))
 
@@ -264,47 +263,36 @@ class PerfRun:
     def _python(self) -> str:
         """The other interpreter. Raises ``pytest.UsageError`` where there is none."""
         given = self.session.settings.ab_python or ""
-        path = os.path.join(self._config.invocation_params.dir, os.path.expanduser(given))
+        path = self.session.place(given)
         if not (os.path.isfile(path) and os.access(path, os.X_OK)):
             raise pytest.UsageError(
                 f"--ascend-ab-python={given}: no program is there: give a path such as venv/bin/python"
             )
-        return path
+        return os.fspath(path)
 
     # -- storing --------------------------------------------------------------------------------------------------
 
-    def _store(self, calls: Mapping[Key, Sequence[Call]], processes: Sequence[Process]) -> None:
+    def _store(self, processes: Sequence[Process]) -> None:
         """Add what was timed to the baselines, where that was asked for."""
         settings = self.session.settings
         if not (settings.save or settings.update):
             return
         import dataclasses
 
-        from pytest_ascend.perf.baseline import BaselineError
         from pytest_ascend.perf.gate import baseline_name, session_of
-        from pytest_ascend.perf.store import Store
 
-        store = Store(self.session.baselines())
-        kept = []
+        calls, kept = _by_key(processes), []
         for key, one in list(self.judged.items()):
             if one.result.verdict is PerfVerdict.REGRESSED and not settings.update:
                 kept.append(key[0])
                 continue
             session = session_of(calls[key], processes, self.session.identity())
-            if session is None:
-                continue
-            try:
-                store.save(calls[key][-1].environment, baseline_name(key), session, replace=bool(settings.update))
-            except BaselineError as error:
-                self.session.write_error = str(error)
-            except OSError as error:
-                self.session.write_error = f"can't write below {store.root}: {error.strerror or error}"
-            else:
+            if session is not None and self.session.store(calls[key][-1].environment, baseline_name(key), session):
                 self.judged[key] = dataclasses.replace(one, stored=True)
         stored = sum(one.stored for one in self.judged.values())
         if stored:
             what = "as the only session" if settings.update else "as one session more"
-            self.said.append(f"stored {stored} timing{'s' * (stored != 1)} below {self._shown(store.root)} {what}")
+            self.said.append(f"stored {stored} timing{'s' * (stored != 1)} below {self._baselines()} {what}")
         if kept:
             self.said.append(f"not stored, for they are slower: {_tests(kept)}; --ascend-update accepts them")
 
@@ -313,27 +301,24 @@ class PerfRun:
     def conclude(self, item: pytest.Item, index: int, options: PerfOptions) -> PerfResult:
         """The result of a call, recorded. Raises ``PerfFailed`` for a regression, or where nothing could be timed."""
         __tracebackhide__ = True
+        from pytest_ascend.perf.gate import Judged
+
         error = self.broken or self.failures.get(item.nodeid, "")
         judged = self.judged.get((item.nodeid, index))
         if judged is not None and not error:
-            plain = {**judged.to_dict(), "error": ""}
-            result = judged.result
             self._give_benchmark(item, index)
         else:
             if not error and not self.disabled:
                 error = f"no process timed call {index + 1} of ascend_perf in this test: does it always make as many?"
-            reason = error or self.disabled
-            result = PerfResult.unknown(reason)
-            plain = {"index": index, "api": "", "target": "", "metric": options.metric, "old_s": None}
-            plain.update(new_s=None, against="", threshold=options.threshold or self.threshold, shift=None, notes=[])
-            plain.update(fingerprint="", facts={}, operators=[], stored=False, error=error, **result.to_dict())
-        plain.pop("nodeid", None)
-        plain["accept"] = self._accept(item)
+            reason, limit = error or self.disabled, options.threshold or self.threshold
+            nothing = PerfResult.unknown(reason)
+            judged = Judged(item.nodeid, index, "", "", options.metric, nothing, None, None, "", limit)
+        plain = {**judged.to_dict(), "error": error, "accept": self._accept(item)}
         record: Record = {
-            "nodeid": item.nodeid,
+            "nodeid": plain.pop("nodeid"),
             "api": plain.pop("api"),
             "dtype": "",
-            "verdict": str(result.verdict),
+            "verdict": plain.pop("verdict"),
             "kind": None,
             "reason": plain.pop("reason"),
             "criterion": "perf",
@@ -341,12 +326,12 @@ class PerfRun:
             "metrics": {},
             "checkpoints": {},
             "reproducer": self._again(item),
-            "perf": {name: value for name, value in plain.items() if name not in ("verdict", "needs_more")},
+            "perf": {name: value for name, value in plain.items() if name != "needs_more"},
         }
         self.session.record_perf(item, record)
         if self.session.outcome(record) in ("failed", "error"):
             raise PerfFailed(record)
-        return result
+        return judged.result
 
     def _give_benchmark(self, item: pytest.Item, index: int) -> None:
         """Put the blocks of all processes where pytest-benchmark keeps its own, if it was asked to."""
@@ -364,15 +349,12 @@ class PerfRun:
         for name in ("ab", "ab_python", "fail", "baseline"):
             if self._config.getoption(f"ascend_{name}") is not None:
                 given.append(f"--ascend-{name.replace('_', '-')}={getattr(settings, name)}")
-        times = [] if settings.ab or settings.ab_python else [PERF]
+        times = [] if settings.has_other_side else [PERF]
         return shlex.join(["pytest", self.session.argument(item), *times, *given])
 
     def _accept(self, item: pytest.Item) -> str | None:
         """The command that makes this run the new baseline; None where there is none to make."""
-        settings = self.session.settings
-        if settings.ab or settings.ab_python:
-            return None
-        return f"{self._again(item)} --ascend-update"
+        return None if self.session.settings.has_other_side else f"{self._again(item)} --ascend-update"
 
     # -- the whole ------------------------------------------------------------------------------------------------
 
@@ -405,9 +387,11 @@ class PerfRun:
         if reporter is not None and self._config.getoption("verbose") >= 0:
             reporter.write_line(f"ascend: {text}")
 
-    def _shown(self, path: Path) -> str:
+    def _baselines(self) -> str:
+        """The folder of baselines for people."""
+        path = os.fspath(self.session.baselines())
         shown = os.path.relpath(path, self._config.invocation_params.dir)
-        return os.fspath(path) if shown.startswith("..") else shown
+        return path if shown.startswith("..") else shown
 
 
 def _by_key(processes: Sequence[Process]) -> dict[Key, list[Call]]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_ascend.error_baselines import ErrorBaselines
     from pytest_ascend.judge.verdict import CheckResult
     from pytest_ascend.options import CheckOptions
+    from pytest_ascend.perf.baseline import Session
     from pytest_ascend.perf.options import PerfOptions
     from pytest_ascend.perf.result import PerfResult
     from pytest_ascend.perf_child import PerfChild
@@ -139,10 +140,9 @@ class AscendSession:
 
     def reproduce(self, item: pytest.Item) -> str:
         """The command that runs an item again, on the same target with the same options."""
-        arguments = getattr(item, "arguments", None)  # of an item that no file holds
-        if arguments is not None:
-            return shlex.join(["pytest", *arguments, f"{COMPARE}={self.spec()}", *repeat(self.config)])
-        return shlex.join(["pytest", self.argument(item), f"{COMPARE}={self.spec()}", *repeat(self.config)])
+        given = getattr(item, "arguments", None)  # of an item that no file holds
+        tests = [self.argument(item)] if given is None else given
+        return shlex.join(["pytest", *tests, f"{COMPARE}={self.spec()}", *repeat(self.config)])
 
     def argument(self, item: pytest.Item) -> str:
         """An item's node id, which starts from the root folder, as an argument where this run was started."""
@@ -167,19 +167,19 @@ class AscendSession:
         shown = os.path.relpath(path, self.config.invocation_params.dir)
         return dataclasses.replace(result, script=shown, environment={**result.environment, _TEXT: text})
 
+    def place(self, given: str) -> Path:
+        """A path of the command line, which starts where this run was started."""
+        return Path(self.config.invocation_params.dir, os.path.expanduser(given))
+
     def reproducers(self) -> Path:
         """The folder for files that fail alone."""
         given = self.settings.reproducers
-        if given is None:
-            return self.config.rootpath / ".ascend" / "reproducers"
-        return Path(os.path.join(self.config.invocation_params.dir, os.path.expanduser(given)))
+        return self.config.rootpath / ".ascend" / "reproducers" if given is None else self.place(given)
 
     def baselines(self) -> Path:
         """The folder of stored baselines."""
         given = self.settings.baseline
-        if given is None:
-            return self.config.rootpath / "baselines"
-        return Path(os.path.join(self.config.invocation_params.dir, os.path.expanduser(given)))
+        return self.config.rootpath / "baselines" if given is None else self.place(given)
 
     def identity(self) -> dict[str, str]:
         """What everything that this run stores is stored under: ``id``, ``date`` and ``commit``."""
@@ -194,6 +194,25 @@ class AscendSession:
             self._identity = {"id": new_id(now), "date": date, "commit": head(self.config.rootpath)}
         return self._identity
 
+    def store(self, environment: Mapping[str, Any], name: str, session: Session) -> bool:
+        """Add a session to a baseline, or with ``--ascend-update`` make it the only one; whether that worked.
+
+        Where it didn't, ``write_error`` says why.
+        """
+        from pytest_ascend.perf.baseline import BaselineError
+        from pytest_ascend.perf.store import Store
+
+        store = Store(self.baselines())
+        try:
+            store.save(environment, name, session, replace=bool(self.settings.update))
+        except BaselineError as error:
+            self.write_error = str(error)
+        except OSError as error:
+            self.write_error = f"can't write below {store.root}: {error.strerror or error}"
+        else:
+            return True
+        return False
+
     def errors(self) -> ErrorBaselines:
         """The stored errors that this run's are compared with."""
         if self._errors is None:
@@ -205,8 +224,7 @@ class AscendSession:
     def record_perf(self, item: pytest.Item, record: Record) -> None:
         """Keep what came of a timing until the item's report is made, and put its gist among the JUnit properties."""
         item.stash.setdefault(_RECORDS, []).append(record)
-        count = sum(1 for name, _ in item.user_properties if name.endswith(".perf")) + 1
-        prefix = f"ascend.{count}.perf" if count > 1 else "ascend.perf"
+        prefix = f"{_prefix(item, '.perf')}.perf"
         item.user_properties.append((prefix, record["verdict"]))
         for name in ("metric", "old_s", "new_s", "ratio", "interval", "detectable", "against", "error"):
             if record["perf"].get(name) not in (None, ""):
@@ -223,8 +241,7 @@ class AscendSession:
             number = sum(1 for known in item.stash.get(_RECORDS, []) if known["api"] == record["api"])
             record.update(self.errors().look(item, result, target, number))
         item.stash.setdefault(_RECORDS, []).append(record)
-        count = sum(1 for name, _ in item.user_properties if name.endswith(".verdict")) + 1
-        prefix = f"ascend.{count}" if count > 1 else "ascend"
+        prefix = _prefix(item, ".verdict")
         gist = {**record["metrics"], **record}
         for name in ("verdict", "api", "dtype", "first_divergence", "cosine_similarity", "max_abs_error"):
             if gist.get(name) is not None:
@@ -305,7 +322,7 @@ class AscendSession:
         if self._errors is not None:
             self._errors.store()
         if self.settings.json is not None:
-            self._write(session, self.settings.json)
+            self._write(self.place(self.settings.json))
         if self.write_error is not None:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         if (
@@ -315,10 +332,9 @@ class AscendSession:
         ):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def _write(self, session: pytest.Session, path: str) -> None:
+    def _write(self, path: Path) -> None:
         from pytest_ascend.report import results_json
 
-        path = os.path.join(self.config.invocation_params.dir, os.path.expanduser(path))
         environment = {**results_json.environment(), **self.environment}
         try:
             results_json.write(path, results_json.document(self.results, environment))
@@ -388,6 +404,12 @@ def hide_own_frames() -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("pytest_ascend."):
             module.__dict__.setdefault("__tracebackhide__", True)
+
+
+def _prefix(item: pytest.Item, of_each: str) -> str:
+    """What the next result's JUnit properties start with; each result has one that ends in ``of_each``."""
+    count = 1 + sum(name.endswith(of_each) for name, _ in item.user_properties)
+    return f"ascend.{count}" if count > 1 else "ascend"
 
 
 def _plain(value: Any) -> Any:

@@ -488,7 +488,12 @@ class Settings:
     @property
     def times(self) -> bool:
         """Whether tests are timed."""
-        return self.perf is not None or self.ab is not None or self.ab_python is not None
+        return self.perf is not None or self.has_other_side
+
+    @property
+    def has_other_side(self) -> bool:
+        """Whether tests are timed against another side on this machine, not against stored timings."""
+        return self.ab is not None or self.ab_python is not None
 
     def check_options(self) -> dict[str, Any]:
         """The keywords of ``CheckOptions`` that are set here."""

@@ -118,7 +118,8 @@ def test_loading_is_light(module: str) -> None:
 def test_an_unused_plugin_is_light(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(): pass")
     arguments = ["-p", "no:hypothesispytest", "-p", "no:cacheprovider", str(tmp_path)]
-    loaded = loaded_by(f"import pytest\nassert pytest.main({arguments!r}) == 0")
+    none_times = "assert not [name for name in sys.modules if name.startswith('pytest_ascend.perf')]"
+    loaded = loaded_by(f"import pytest\nassert pytest.main({arguments!r}) == 0\n{none_times}")
     assert "pytest_ascend" in loaded
     assert not loaded & HEAVY
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import stat
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["DEPTH", "LARGEST", "Cursor", "DumpError", "parse", "read", "short"]
+__all__ = ["DEPTH", "LARGEST", "Cursor", "DumpError", "is_number", "parse", "read", "short"]
 
 LARGEST = 1 << 30
 """Bytes of the largest JSON file that is read: 1 GiB, about a million recorded calls."""
@@ -157,18 +158,24 @@ def _depth(value: Any) -> int:
     return deepest
 
 
-def _short(text: str, limit: int = 80) -> str:
-    return text if len(text) <= limit else text[: limit - 3] + "..."
-
-
 def short(text: str, limit: int = 80) -> str:
     """A text for an error message, shortened; what is printed can't move the terminal's cursor."""
     text = text if len(text) <= limit else text[: limit - 3] + "..."
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def is_number(value: object) -> bool:
+    """Whether a value that was read is a finite number; ``true`` is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond any float
+        return False
+
+
 def parse(path: str, largest: int = LARGEST) -> Any:
-    """A whole file's value, for files that are no stream of them. Raises ``DumpError``."""
+    """A whole file's value, where it needn't be read entry by entry. Raises ``DumpError``."""
     cursor = Cursor(path, read(path, largest))
     value = cursor.value("the file")
     cursor.ends()

@@ -13,7 +13,14 @@ from enum import Enum
 from typing import Any
 
 
-class Verdict(str, Enum):
+class Word(str, Enum):
+    """A text out of a fixed few; shown as the text on every version of Python."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class Verdict(Word):
     """The answer to "is it still right?"."""
 
     PASS = "PASS"
@@ -31,9 +38,6 @@ class Verdict(str, Enum):
     MEMORY_FAULT = "MEMORY_FAULT"
     CRASH = "CRASH"
     INFRA = "INFRA"
-
-    def __str__(self) -> str:
-        return self.value
 
     @property
     def outcome(self) -> str:
@@ -80,7 +84,7 @@ _MILD_TO_BAD = (
 _SEVERITY = {verdict: rank for rank, verdict in enumerate(_MILD_TO_BAD)}
 
 
-class Kind(str, Enum):
+class Kind(Word):
     """What sort of failure a FAIL is."""
 
     structure = "structure"
@@ -97,9 +101,6 @@ class Kind(str, Enum):
     mutation = "mutation"
     gradient = "gradient"
     index = "index"  # type: ignore[assignment]  # shadows str.index, which nobody calls on a Kind
-
-    def __str__(self) -> str:
-        return self.value
 
 
 _WHY = {

@@ -8,14 +8,15 @@ moved out of it, a device that waits is fed too slowly.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
+
+from pytest_ascend.judge.verdict import Word
 
 from .operators import OperatorRow, OperatorTable
 
 
-class OperatorClass(str, Enum):
+class OperatorClass(Word):
     """What limits an operator, or what it is there for."""
 
     COMPUTE = "compute"
@@ -27,9 +28,6 @@ class OperatorClass(str, Enum):
     AI_CPU = "AI CPU"
     HOST = "host-bound"
     OTHER = "other"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)
@@ -120,9 +118,6 @@ def _busiest(row: OperatorRow) -> OperatorClass:
 
 def classes(table: OperatorTable) -> tuple[ClassShare, ...]:
     """How the table's time is shared among the classes, largest first."""
-    groups: dict[OperatorClass, list[OperatorRow]] = {}
-    for row in table.rows:
-        groups.setdefault(classify(row), []).append(row)
     whole = table.total_us
     shares = [
         ClassShare(
@@ -132,9 +127,16 @@ def classes(table: OperatorTable) -> tuple[ClassShare, ...]:
             sum(row.wait_us or 0.0 for row in rows),
             time / whole if whole else 0.0,
         )
-        for kind, rows in groups.items()
+        for kind, rows in _by_class(table).items()
     ]
     return tuple(sorted(shares, key=lambda share: (-share.total_us, share.operators.value)))
+
+
+def _by_class(table: OperatorTable) -> dict[OperatorClass, list[OperatorRow]]:
+    groups: dict[OperatorClass, list[OperatorRow]] = {}
+    for row in table.rows:
+        groups.setdefault(classify(row), []).append(row)
+    return groups
 
 
 #: A class has to take this part of the time before anything is said about it.
@@ -154,14 +156,12 @@ def advice(table: OperatorTable) -> tuple[Advice, ...]:
     """
     if table.level not in ("kernel", "operator"):
         return ()
-    by_class: dict[OperatorClass, list[OperatorRow]] = {}
-    for row in table.rows:
-        by_class.setdefault(classify(row), []).append(row)
+    by_class = _by_class(table)
     said = [
         *_conversions(table, by_class.get(OperatorClass.LAYOUT, [])),
         *_copies(table, by_class.get(OperatorClass.COPY, [])),
         *_chains(table),
-        *_waiting(table),
+        *_waiting(table, by_class),
         *(one for about in _PLAIN for one in _plain(table, about, by_class.get(about, []))),
         *_communication(table, by_class.get(OperatorClass.COMMUNICATION, [])),
     ]
@@ -233,10 +233,10 @@ def _chains(table: OperatorTable) -> list[Advice]:
     return [Advice(OperatorClass.MEMORY, sentence, time, ratio)]
 
 
-def _waiting(table: OperatorTable) -> list[Advice]:
+def _waiting(table: OperatorTable, by_class: Mapping[OperatorClass, list[OperatorRow]]) -> list[Advice]:
     if table.level != "kernel":
         return []
-    rows = [row for row in table.rows if classify(row) is not OperatorClass.COMMUNICATION]
+    rows = [row for about, some in by_class.items() if about is not OperatorClass.COMMUNICATION for row in some]
     wait, busy = sum(row.wait_us or 0.0 for row in rows), sum(row.total_us for row in rows)
     if not wait or wait < WORTH_WAITING * (wait + busy):
         return []

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
+from pytest_ascend.dumps.text import is_number
 from pytest_ascend.perf.fingerprint import fingerprint
-from pytest_ascend.perf.samples import Samples, is_number
+from pytest_ascend.perf.samples import Samples
 
 __all__ = ["KEEP", "METRICS", "SCHEMA", "Baseline", "BaselineError", "Session", "Timings", "merged", "new_id"]
 

@@ -21,6 +21,10 @@ class ProfilerFailed(RuntimeError):
     """A profiler could not measure; the message is one sentence: what, why and what to do."""
 
 
+class NoProgram(ProfilerFailed):
+    """The program isn't there."""
+
+
 @dataclass(frozen=True)
 class Finished:
     """How a process ended: its exit status (negative: the signal) and what it printed, both streams in one."""
@@ -46,7 +50,8 @@ def run(
         where: the folder to run it in.
 
     Raises:
-        ProfilerFailed: the program isn't there or can't be started, or it took too long.
+        NoProgram: the program isn't there.
+        ProfilerFailed: it can't be started, or it took too long.
     """
     with tempfile.TemporaryFile() as output:
         try:
@@ -60,7 +65,7 @@ def run(
                 start_new_session=True,
             )
         except FileNotFoundError:
-            raise ProfilerFailed(f"{command[0]} isn't there: install it, or source CANN's set_env.sh") from None
+            raise NoProgram(f"{command[0]} isn't there: install it, or source CANN's set_env.sh") from None
         except OSError as error:
             raise ProfilerFailed(f"{command[0]} can't be started: {error.strerror}") from None
         try:

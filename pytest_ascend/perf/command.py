@@ -69,12 +69,12 @@ def _json(content: object) -> str:
 
 
 def _table_dict(table: OperatorTable) -> dict[str, object]:
-    rows = [
-        {**row, "class": str(classify(known))} for row, known in zip(table.to_dict()["rows"], table.rows, strict=True)
-    ]
+    plain = table.to_dict()
     return {
-        **table.to_dict(),
-        "rows": rows,
+        **plain,
+        "rows": [
+            {**row, "class": str(classify(known))} for row, known in zip(plain["rows"], table.rows, strict=True)
+        ],
         "classes": [
             {"class": str(share.operators), "calls": share.calls, "total_us": share.total_us, "wait_us": share.wait_us,
              "ratio": share.ratio}

@@ -103,12 +103,11 @@ class Options:
 
     def argv(self) -> list[str]:
         """The options as arguments; what has its default is left out, but for the output."""
-        default = _DEFAULTS
         given: list[str] = [f"--output={os.path.abspath(self.output)}"]
         if self.kernel_name is not None:
             given.append(f"--kernel-name={self.kernel_name}")
         for name in ("launch_count", "launch_skip_before_match", "replay_mode", "warm_up"):
-            if getattr(self, name) != default[name]:
+            if getattr(self, name) != self.__dataclass_fields__[name].default:
                 given.append(f"--{name.replace('_', '-')}={getattr(self, name)}")
         if self.aic_metrics:
             given.append(f"--aic-metrics={','.join(self.aic_metrics)}")
@@ -118,9 +117,6 @@ class Options:
         if self.core_id is not None:
             given.append(f"--core-id={self.core_id}")
         return given
-
-
-_DEFAULTS = {"launch_count": 1, "launch_skip_before_match": 0, "replay_mode": "kernel", "warm_up": 5}
 
 
 @dataclass(frozen=True)

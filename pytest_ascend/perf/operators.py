@@ -266,9 +266,9 @@ def _merged(rows: list[OperatorRow]) -> OperatorRow:
         kind=first.kind,
         calls=sum(row.calls for row in rows),
         total_us=sum(row.total_us for row in rows),
-        device_us=_known(row.device_us for row in rows),
-        host_us=_known(row.host_us for row in rows),
-        wait_us=_known(row.wait_us for row in rows),
+        device_us=known_sum(row.device_us for row in rows),
+        host_us=known_sum(row.host_us for row in rows),
+        wait_us=known_sum(row.wait_us for row in rows),
         ratio=sum(row.ratio for row in rows),
         core=first.core,
         shapes=shapes.pop() if len(shapes) == 1 else "",
@@ -276,7 +276,8 @@ def _merged(rows: list[OperatorRow]) -> OperatorRow:
     )
 
 
-def _known(times: Iterable[float | None]) -> float | None:
+def known_sum(times: Iterable[float | None]) -> float | None:
+    """The sum of the times that are told; ``None`` where none is."""
     told = [time for time in times if time is not None]
     return sum(told) if told else None
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from enum import Enum
 from typing import Any
+
+from pytest_ascend.judge.verdict import Word
 
 __all__ = ["PerfResult", "PerfVerdict", "fraction", "percent"]
 
 
-class PerfVerdict(str, Enum):
+class PerfVerdict(Word):
     """``ok``: a slowdown of the threshold is excluded. ``regressed``: slower. ``improved``: faster, which never fails.
     ``inconclusive``: the timings at hand don't tell, for want of processes or for noise."""
 
@@ -18,9 +19,6 @@ class PerfVerdict(str, Enum):
     REGRESSED = "regressed"
     IMPROVED = "improved"
     INCONCLUSIVE = "inconclusive"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_ascend.dumps.text import DumpError, parse
+from pytest_ascend.dumps.text import DumpError, is_number, parse
 from pytest_ascend.perf.child import ProfilerFailed, run
 from pytest_ascend.perf.fingerprint import fingerprint
 from pytest_ascend.perf.operators import OperatorRow, OperatorTable
 from pytest_ascend.perf.options import METRICS, PerfOptions
-from pytest_ascend.perf.samples import is_number
 
 __all__ = ["Call", "ChildFailed", "ChildFile", "Deadline", "Key", "OutOfTime", "Process", "Runner", "Side", "read_file"]
 

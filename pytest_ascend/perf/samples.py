@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-__all__ = ["Process", "Samples", "is_number", "summarise", "valid_threshold"]
+__all__ = ["Process", "Samples", "summarise", "valid_threshold"]
 
 Samples = Sequence[Sequence[float]]
 """Per process its timings in seconds, each finite and above 0."""
@@ -56,16 +56,6 @@ def _process(timings: object, side: str, number: int) -> Process:
     if len(ordered) % 2 == 0:
         median = (median + math.log(ordered[middle - 1])) / 2
     return Process(median, math.log(ordered[0]))
-
-
-def is_number(value: object) -> bool:
-    """Whether this is a finite number, and no bool: what a file holds may be anything."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number beyond any float
-        return False
 
 
 def valid_threshold(threshold: float) -> float:

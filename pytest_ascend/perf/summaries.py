@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .operators import OperatorRow, OperatorTable
+from .operators import OperatorRow, OperatorTable, known_sum
 from .tabular import MOST_OPERATORS, Cells, read_rows, refuse
 
 
@@ -20,6 +20,7 @@ class Sums:
     def __init__(self, path: str) -> None:
         self.path = path
         self.rows: dict[tuple[str, ...], OperatorRow] = {}
+        self._counted: dict[tuple[str, ...], int] = {}  # calls with counters of units
 
     def add(self, row: OperatorRow, line: int | None = None) -> None:
         """Add the calls and times of one row."""
@@ -32,30 +33,22 @@ class Sums:
                     "give a profile of fewer steps",
                 )  # fmt: skip
             self.rows[key] = row
+            self._counted[key] = row.calls if row.busy else 0
             return
-        calls = known.calls + row.calls
-        self.rows[key] = OperatorRow(
-            row.name,
-            row.kind,
-            calls,
-            known.total_us + row.total_us,
-            _plus(known.device_us, row.device_us),
-            _plus(known.host_us, row.host_us),
-            _plus(known.wait_us, row.wait_us),
-            core=row.core,
-            shapes=row.shapes,
-            dtypes=row.dtypes,
-            formats=row.formats,
-            device=row.device,
+        before, now = self._counted[key], row.calls if row.busy else 0
+        self._counted[key] = before + now
+        self.rows[key] = replace(
+            row,
+            calls=known.calls + row.calls,
+            total_us=known.total_us + row.total_us,
+            device_us=known_sum((known.device_us, row.device_us)),
+            host_us=known_sum((known.host_us, row.host_us)),
+            wait_us=known_sum((known.wait_us, row.wait_us)),
             busy={
-                unit: (known.busy.get(unit, 0.0) * known.calls + row.busy.get(unit, 0.0) * row.calls) / calls
+                unit: (known.busy.get(unit, 0.0) * before + row.busy.get(unit, 0.0) * now) / (before + now)
                 for unit in {**known.busy, **row.busy}
             },
         )
-
-
-def _plus(one: float | None, other: float | None) -> float | None:
-    return other if one is None else one if other is None else one + other
 
 
 def read_op_statistic(path: str | os.PathLike[str]) -> OperatorTable:

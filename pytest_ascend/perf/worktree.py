@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_ascend.perf.child import ProfilerFailed, run
+from pytest_ascend.perf.child import NoProgram, ProfilerFailed, run
 
 __all__ = ["Base", "BaseError", "bring", "checked_out", "environment", "head", "imports", "resolve"]
 
@@ -227,9 +227,10 @@ def _git(arguments: Sequence[str], where: str | os.PathLike[str]) -> str:
         ended = run(
             ["git", *arguments], timeout_s=_TIME_S, environment={**clean, "LC_ALL": "C"}, where=os.fspath(where)
         )
+    except NoProgram:
+        raise BaseError("git isn't installed") from None
     except ProfilerFailed as failed:
-        missing = "isn't there" in str(failed)
-        raise BaseError("git isn't installed" if missing else str(failed)) from None
+        raise BaseError(str(failed)) from None
     if ended.status:
         raise BaseError(f"git {arguments[0]}: {ended.last_lines()}")
     return ended.output

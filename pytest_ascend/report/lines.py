@@ -12,9 +12,9 @@ class Line(NamedTuple):
     colour: str = ""
 
 
-def duration(seconds: float) -> str:
-    """Seconds for people, four digits at most."""
+def duration(seconds: float, digits: int = 4) -> str:
+    """Seconds for people, so many digits at most: ``1.234 ms``."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size:
-            return f"{seconds / size:.4g} {unit}"
-    return f"{seconds / 1e-9:.4g} ns"
+            return f"{seconds / size:.{digits}g} {unit}"
+    return f"{seconds / 1e-9:.{digits}g} ns"

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_ascend.report.lines import Line
+from pytest_ascend.report.lines import Line, duration
 
 __all__ = ["VERDICTS", "render", "summary"]
 
@@ -15,7 +15,6 @@ Record = Mapping[str, Any]
 VERDICTS = ("regressed", "inconclusive", "improved", "ok")
 """The answers, worst first."""
 _COLOURS = {"regressed": "red", "inconclusive": "yellow", "improved": "green", "ok": "green"}
-_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 def summary(records: Sequence[Record], said: Sequence[str], verbosity: int = 0) -> Iterator[Line]:
@@ -43,8 +42,8 @@ def render(record: Record) -> Iterator[str]:
     number = f" (call {perf['index'] + 1})" if perf.get("index") else ""
     times = ""
     if perf.get("new_s") is not None:
-        old = seconds(perf["old_s"]) if perf.get("old_s") is not None else "no baseline"
-        times = f"  {old} -> {seconds(perf['new_s'])} {perf['metric']}"
+        old = _time(perf["old_s"]) if perf.get("old_s") is not None else "no baseline"
+        times = f"  {old} -> {_time(perf['new_s'])} {perf['metric']}"
         if perf.get("old_s") is not None:
             times += f", {_ratio(perf)}"
     yield f"{verdict}  {record['nodeid']}{number}{times}"
@@ -59,7 +58,7 @@ def render(record: Record) -> Iterator[str]:
     for row in perf.get("operators") or ():
         shapes = f" [{row['shapes']}]" if row["shapes"] else ""
         yield (
-            f"grew: {row['name']}{shapes}  {seconds(row['before_us'] / 1e6)} -> {seconds(row['after_us'] / 1e6)} a call"
+            f"grew: {row['name']}{shapes}  {_time(row['before_us'] / 1e6)} -> {_time(row['after_us'] / 1e6)} a call"
             f" ({row['why']}, {row['before_calls']:g} -> {row['after_calls']:g} calls)"
         )
     if verdict == "inconclusive" and perf.get("accept") and perf.get("new_s") is not None and perf["old_s"] is None:
@@ -70,10 +69,8 @@ def render(record: Record) -> Iterator[str]:
         yield f"time it again: {record['reproducer']}"
 
 
-def seconds(value: float) -> str:
-    """A time for people, three digits: ``1.23 ms``."""
-    size, unit = next((one for one in _UNITS if value >= one[0]), _UNITS[-1])
-    return f"{value / size:.3g} {unit}"
+def _time(seconds: float) -> str:
+    return duration(seconds, digits=3)
 
 
 def _ratio(perf: Mapping[str, Any]) -> str:

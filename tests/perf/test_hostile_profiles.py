@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import struct
 from pathlib import Path
 
 import pytest
 
+from pytest_ascend.perf import npu_database, task_rows
 from pytest_ascend.perf import profiles as reading
-from pytest_ascend.perf import task_rows
 from pytest_ascend.perf.opprof import read_metric
 from pytest_ascend.perf.tabular import ProfileError
 
@@ -58,6 +59,8 @@ def test_no_wait_is_none(tmp_path) -> None:
     [
         ("1,mm,MatMulV3,AI_CORE,17\t,1,0", "there are 7 cells and the header has 9 columns"),
         (GOOD.format("1", "0") + ",7", "there are 10 cells"),
+        (GOOD.format("1", "0").replace(",20", ""), "there are 8 cells"),
+        (GOOD.format("1", "0").replace(",20", ",20,20"), "there are 10 cells"),
         (GOOD.format("1", "0")[:-1], "the quotes don't match"),
         ('1,"mm,MatMulV3,AI_CORE,17\t,1,0,20,"""4,4"""', "the quotes don't match|cells"),
         ("1,mm\x00,MatMulV3,AI_CORE,17\t,1,0,20,4", "NUL"),
@@ -288,6 +291,34 @@ def test_a_database_is_not_written(database) -> None:
     before = path.read_bytes(), sorted(path.parent.iterdir())
     reading.open(path)
     assert (path.read_bytes(), sorted(path.parent.iterdir())) == before
+
+
+def test_what_an_interrupted_writer_left_is_not_rolled_back(database) -> None:
+    """Reading a file must not change the folder it lies in, as SQLite does when it finds such a journal."""
+    path = database()
+    (page,) = struct.unpack(">H", path.read_bytes()[16:18])
+    header = struct.pack(">8s5I", bytes.fromhex("d9d505f920a163d7"), 0, 0, path.stat().st_size // page, 512, page)
+    journal = path.with_name(f"{path.name}-journal")
+    journal.write_bytes(header.ljust(512, b"\0"))
+    before = path.read_bytes(), journal.read_bytes()
+    reading.open(path)
+    assert (path.read_bytes(), journal.read_bytes()) == before
+
+
+def test_a_query_ends_when_patience_does(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "many.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE TASK (startNs INTEGER, endNs INTEGER, globalTaskId INTEGER)")
+        connection.execute("CREATE TABLE COMPUTE_TASK_INFO (globalTaskId INTEGER, name INTEGER, opType, taskType)")
+        connection.execute("CREATE TABLE STRING_IDS (id INTEGER, value TEXT)")
+        many = [(number,) for number in range(20_000)]
+        connection.executemany("INSERT INTO TASK VALUES (1, 2, ?)", many)
+        connection.executemany("INSERT INTO COMPUTE_TASK_INFO VALUES (?, 1, 1, 1)", many)
+        connection.execute("INSERT INTO STRING_IDS VALUES (1, 'mm')")
+    connection.close()
+    assert reading.open(path).calls == 20_000
+    monkeypatch.setattr(npu_database, "PATIENCE", 0.0)
+    refused(path, "the database can't be read .*interrupted")
 
 
 def test_tasks_that_are_no_operators_are_left_out_and_said(database) -> None:

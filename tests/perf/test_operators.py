@@ -9,6 +9,7 @@ import pytest
 from pytest_ascend.perf import profiles as reading
 from pytest_ascend.perf.advice import OperatorClass, classify
 from pytest_ascend.perf.operators import OperatorRow, OperatorTable
+from pytest_ascend.perf.summaries import Sums
 
 
 def row(name: str, us: float, *, calls: int = 1, kind: str = "", **more) -> OperatorRow:
@@ -54,6 +55,8 @@ def test_steps_are_compared_and_not_runs() -> None:
     """Twice the steps in twice the time is no growth."""
     before, after = table(row("mm", 100.0, calls=2), steps=2), table(row("mm", 200.0, calls=4), steps=4)
     assert before.diff(after).grown() == ()
+    (same,) = before.diff(after).rows
+    assert (same.before_us, same.before_calls, same.after_calls, same.why) == (50.0, 1, 1, "same")
 
 
 def test_counters_in_names_are_no_difference() -> None:
@@ -175,3 +178,12 @@ def test_the_table_is_plain_json(profiles) -> None:
     again = json.loads(json.dumps(one.to_dict(), allow_nan=False))
     assert again["unit"] == "us"
     assert sum(r["total_us"] for r in again["rows"]) == pytest.approx(one.total_us)
+
+
+def test_runs_whose_counters_were_not_read_do_not_dilute_the_others() -> None:
+    sums = Sums("a profile")
+    for more in ({}, {"busy": {"cube": 2.0}}, {"busy": {"cube": 4.0, "mte2": 1.0}}, {}):
+        sums.add(row("mm", 10.0, wait_us=1.0, **more))
+    (one,) = sums.rows.values()
+    assert (one.calls, one.total_us, one.device_us, one.host_us, one.wait_us) == (4, 40.0, 40.0, None, 4.0)
+    assert one.busy == {"cube": 3.0, "mte2": 0.5}

@@ -47,20 +47,23 @@ def main(arguments: list[str]) -> int:
     if "raw" in scenario.get("file", {}):
         path.write_text(scenario["file"]["raw"])
         return 0
-    write(path, calls=calls, tests=ended, sentinels={"numpy": 1e-3 * scenario.get("machine", {}).get("seconds", 1.0)})
+    sentinels = {"numpy": 1e-3 * scenario.get("machine", {}).get("seconds", 1.0)}
+    write(path, calls=calls, tests=ended, sentinels=sentinels, sources=scenario.get("file", {}).get("sources", {}))
     return 0
 
 
 def call(name: str, index: int, one: dict, number: int, *, profiles: bool) -> dict:
     seconds = one["seconds"] * (1 + 1e-3 * (number * 7 % 5))
+    metric = one.get("metric", "wall")
+    later = one.get("later", {}) if number > 1 else {}
     plain = {
         "nodeid": name,
         "index": index,
         "api": "torch.relu",
         "target": "cpu",
-        "environment": {**ENVIRONMENT, **one.get("environment", {})},
-        "metrics": {"wall": [seconds, seconds * 1.001, seconds * 1.002]},
-        "metric": "wall",
+        "environment": {**ENVIRONMENT, **one.get("environment", {}), **later},
+        "metrics": {metric: [seconds, seconds * 1.001, seconds * 1.002]},
+        "metric": metric,
         "threads": 1,
         "unusable": one.get("unusable", ""),
         "outcome": one.get("outcome", ""),
@@ -74,7 +77,14 @@ def call(name: str, index: int, one: dict, number: int, *, profiles: bool) -> di
             "total_us": 1e7 * seconds,
             "host_us": 1e7 * seconds,
         }
-        plain.update(metrics={}, operators={"source": "torch.profiler", "steps": 10, "rows": [row]})
+        small = {
+            **row,
+            "name": "aten::small",
+            "kind": "aten::small",
+            "total_us": 1e5 * seconds,
+            "host_us": 1e5 * seconds,
+        }
+        plain.update(metrics={}, operators={"source": "torch.profiler", "steps": 10, "rows": [row, small]})
     return plain
 
 

@@ -125,6 +125,36 @@ def test_a_process_that_crashes_on_one_side_is_named(timed) -> None:
     done.stdout.fnmatch_lines([f"ok  {NAME}::test_b *"])
 
 
+def test_sides_that_run_the_same_code_are_refused_after_one_pair(timed) -> None:
+    timed.takes(a=1e-3, file={"sources": {"lib": os.fspath(timed.path / "lib.py")}})
+    timed.commit()
+    done = timed.run("--ascend-ab=main")
+    done.assert_outcomes(errors=1, passed=1)
+    done.stdout.fnmatch_lines([f"error  {NAME}::test_a", "    the processes of main (*) import lib from */lib.py, *"])
+    assert len(sides(timed)) == 2
+
+
+def test_sides_with_different_clocks_are_not_compared(timed) -> None:
+    timed.takes(a=1e-3)
+    timed.commit()
+    timed.takes(a={"seconds": 5e-3, "metric": "device"})
+    done = timed.run("--ascend-ab=main")
+    assert done.ret == 0
+    done.stdout.fnmatch_lines(
+        [f"inconclusive  {NAME}::test_a", "*the sides have different clocks: main (*) isn't timed on device time"]
+    )
+
+
+def test_a_call_that_one_side_alone_makes_is_an_error(timed) -> None:
+    timed.takes(a=1e-3, b=1e-3)
+    timed.commit()
+    timed.takes(a={"seconds": 1e-3, "calls": 2})
+    done = timed.run("--ascend-ab=main")
+    done.assert_outcomes(errors=1, passed=2)
+    said = "    only the other side makes its call number 2 of ascend_perf"
+    done.stdout.fnmatch_lines([f"error  {NAME}::test_a", said])
+
+
 def test_another_interpreter_is_the_other_side(timed) -> None:
     timed.takes(a=1e-3)
     other = timed.path.parent / "other-python"

@@ -181,6 +181,15 @@ def test_a_process_that_measures_nothing_is_an_error_that_names_it(timed, how, w
     done.stdout.fnmatch_lines(["ascend: 3 timed on *: 1 error, 2 inconclusive"])
 
 
+def test_processes_under_different_conditions_are_an_error(timed) -> None:
+    timed.takes(a={"seconds": 1e-3, "later": {"threads": 2}}, b=1e-3)
+    done = timed.run("--ascend-save")
+    assert done.ret == EXIT_FAILED
+    said = "    its processes ran under different conditions (threads), so they tell nothing"
+    done.stdout.fnmatch_lines([f"error  {NAME}::test_a", said])
+    done.stdout.fnmatch_lines(["timings: stored 1 timing below baselines as one session more"])
+
+
 def test_a_hanging_process_is_stopped(timed) -> None:
     timed.takes(a={"seconds": 1e-3, "hang": True})
     done = timed.run("--ascend-perf-time=2")
