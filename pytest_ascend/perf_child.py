@@ -190,6 +190,7 @@ class PerfChild:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the file, if the run came to its end."""
+        self._hush_hypothesis()
         if exitstatus not in _WRITTEN:
             return
         try:
@@ -207,6 +208,13 @@ class PerfChild:
             terminalreporter.write_line(line.text, **({line.colour: True} if line.colour else {}))
         if self.session.write_error is not None:
             terminalreporter.write_line(self.session.write_error, red=True)
+
+    def _hush_hypothesis(self) -> None:
+        """Let its plugin go where no test loaded it: it would load it, for half a second, to say nothing."""
+        manager = self.session.config.pluginmanager
+        plugin = manager.get_plugin("hypothesispytest")
+        if plugin is not None and "hypothesis" not in sys.modules:
+            manager.unregister(plugin)
 
     def _write(self) -> None:
         from pytest_ascend.files import write_text

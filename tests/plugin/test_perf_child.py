@@ -388,3 +388,13 @@ def test_a_run_that_asks_processes_gives_it_their_blocks(pytester, monkeypatch) 
     (found,) = json.loads(Path(pytester.path, "b.json").read_text())["benchmarks"]
     assert found["extra_info"]["ascend_perf"] == {"api": "torch.relu", "processes": 2}
     assert found["stats"]["rounds"] >= 10
+
+
+def test_hypothesis_is_not_loaded_to_say_nothing(pytester, monkeypatch) -> None:
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    at_exit = "import atexit, sys\natexit.register(lambda: print('loaded:', 'hypothesis' in sys.modules))\n"
+    for name, source in (("without", ""), ("with", "import hypothesis\n")):
+        pytester.makepyfile(at_exit + source + one("ascend_perf(torch.relu, torch.ones(2))"))
+        done = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--ascend-perf-child=timings.json")
+        done.assert_outcomes(passed=1)
+        done.stdout.fnmatch_lines([f"loaded: {name == 'with'}"])
