@@ -20,7 +20,7 @@ FLOORS = (
     {"settings", "session", "marks", "comparison", "examples", "timing", "perf_child", "benchmark_storage"}
     | {"perf_run", "child_arguments", "error_baselines"}
     | {"fixtures", "collect", "run", "report"},
-    {"plugin", "cli", "baseline_cli"},
+    {"plugin", "cli", "baseline_cli", "compare_cli"},
 )
 KNOWS_PYTEST = {
     *("settings", "session", "marks", "comparison", "fixtures", "collect", "plugin"),
