@@ -24,6 +24,7 @@ from pytest_ascend.observe.capture import Capture, RunFailed, Setting, caller_au
 from pytest_ascend.observe.isolation import Isolation
 from pytest_ascend.observe.memory import written_outside
 from pytest_ascend.observe.modules import choose
+from pytest_ascend.observe.ops import bisect
 from pytest_ascend.observe.places import with_places
 from pytest_ascend.observe.reference import Judged, Reference
 from pytest_ascend.observe.reruns import SecondLook
@@ -146,6 +147,8 @@ class _Check:
         result = CheckResult.of(outputs, layers.checkpoints, **self._about())
         if result.verdict.outcome in ("passed", "noted"):
             result = CheckResult.of(without_power(reference, outputs), layers.checkpoints, **self._about())
+        if self.options.bisect and result.verdict is Verdict.FAIL and seen:
+            result = self._bisected(result, reference)
         return self._exercised(result, seen)
 
     def fails(self, crash: bool) -> bool:
@@ -188,6 +191,32 @@ class _Check:
             judged, notes = self.isolation.judge(look, actual, judged)
             self.notes += notes
         return written_outside(look, actual, judged)
+
+    # -- the operator to blame -------------------------------------------------------------------------------------
+
+    def _bisected(self, result: CheckResult, reference: Reference) -> CheckResult:
+        """The result with the operator that is to blame, and the layer where a wrong backward pass starts."""
+        if self.options.reference is not None or reference.own is not reference.benchmark:
+            return result
+        try:
+            found = bisect(self._look(reference, {}), self._alone)
+        except RunFailed as failed:
+            note = f"the operators could not be told apart by running them again: {failed}"
+            return dataclasses.replace(result, notes=(*result.notes, note))
+        first, culprit = result.first_divergence, found.culprit
+        if culprit is not None and culprit.confirmed:
+            first = _around(culprit.module, result.checkpoints) or first
+            if first is None and culprit.phase == "backward":
+                first = culprit.module or None
+        notes = (*result.notes, *found.notes)
+        return dataclasses.replace(result, culprit=culprit, first_divergence=first, notes=notes)
+
+    def _alone(self, case: Case) -> CheckResult:
+        """The check of one operator of the run, under the same criterion's rules for a single call."""
+        options = CheckOptions(target=self.options.target, backward=False, checkpoints=False, bisect=False)
+        if (fn := references.of_case(case)) is not None:
+            options = options.replace(reference=fn)
+        return _Check(case, self.target, options, None).result()
 
     # -- layouts --------------------------------------------------------------------------------------------------
 
@@ -335,6 +364,11 @@ def _layers(case: Case, options: CheckOptions) -> tuple[str, ...]:
 def _apart(output: OutputResult) -> bool:
     """Whether a failure is more than a zero's other sign."""
     return output.metrics is None or output.metrics.max_abs_error != 0
+
+
+def _around(module: str, layers: Mapping[str, object]) -> str:
+    """The innermost of the layers that a module lies in, or ``""``."""
+    return max((name for name in layers if f"{module}.".startswith(f"{name}.")), key=len, default="")
 
 
 def _in_layout(output: OutputResult, layout: str) -> OutputResult:

@@ -105,6 +105,8 @@ class CheckOptions(Options):
         isolate: run the compared layers with equal inputs as well, which shows what the rounding of the layers before
             hides, for two more forward runs: ``True``, ``False``, or ``"auto"`` = for models in 16 bits, and for others
             after a failure. Only under the criterion ``auto``.
+        bisect: after a failure, find the operator that is to blame, for one more run of the target in which every
+            operator is held against the CPU's.
 
     Raises:
         TypeError: an unknown name, or a value of the wrong type.
@@ -123,6 +125,7 @@ class CheckOptions(Options):
     seed: int | None = None
     checkpoints: bool | tuple[str, ...] | None = None
     isolate: bool | Literal["auto"] = "auto"
+    bisect: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -132,10 +135,12 @@ class CheckOptions(Options):
         self._threshold("cosine", -1.0, 1.0)
         for name in ("max_abs", "rtol", "atol"):
             self._threshold(name, 0.0, math.inf)
-        if self.backward not in (True, False, "auto") or not isinstance(self.backward, (bool, str)):
-            raise ValueError(f"backward={self.backward!r} is not known: it is True, False or 'auto'")
-        if self.isolate not in (True, False, "auto") or not isinstance(self.isolate, (bool, str)):
-            raise ValueError(f"isolate={self.isolate!r} is not known: it is True, False or 'auto'")
+        for name in ("backward", "isolate"):
+            value = getattr(self, name)
+            if value not in (True, False, "auto") or not isinstance(value, (bool, str)):
+                raise ValueError(f"{name}={value!r} is not known: it is True, False or 'auto'")
+        if not isinstance(self.bisect, bool):
+            raise TypeError(f"bisect={self.bisect!r} is not known: it is True or False")
         object.__setattr__(self, "layouts", _names("layouts", self.layouts))
         if not self.layouts:
             raise ValueError(f"layouts is empty, so nothing would run: give at least one of {', '.join(LAYOUTS)}")
