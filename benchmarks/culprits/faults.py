@@ -40,6 +40,8 @@ class Fault:
         backward: whether it belongs to the backward pass.
         others: layers in which it is wrong, too, as a part of their names.
         result: which of several results is wrong.
+        first: the layer that must be named where the operator is called outside of all of them, in the model's own
+            forward: the next one, which it reaches.
     """
 
     op: str
@@ -49,6 +51,7 @@ class Fault:
     backward: bool = False
     others: tuple[str, ...] = ()
     result: int = 0
+    first: str = ""
 
     def kernel(self, model: nn.Module) -> Callable[..., Any]:
         """The kernel for a model's check."""
@@ -57,7 +60,9 @@ class Fault:
 
         def wrong(*args: Any, **kwargs: Any) -> Any:
             found = right(*args, **kwargs)
-            if weight is not None and not any(_holds(arg, weight) for arg in args):
+            if weight is not None and not any(
+                _holds(arg, weight, self.backward or self.op == "embedding") for arg in args
+            ):
                 return found
             if isinstance(found, torch.Tensor):
                 return self.damage(found)
@@ -71,14 +76,15 @@ class Fault:
         return any(f"{name}.".startswith(f"{layer}.") or name in layer for name in names if name)
 
 
-def _holds(arg: object, weight: torch.Tensor) -> bool:
-    """Whether an argument is the weight, transposed or not."""
+def _holds(arg: object, weight: torch.Tensor, backward: bool) -> bool:
+    """Whether an argument is the weight: of a product transposed in the forward pass, as it is in the backward pass."""
     if not isinstance(arg, torch.Tensor) or arg.numel() != weight.numel() or arg.dtype != weight.dtype:
         return False
-    return any(torch.equal(one, weight) for one in (arg, arg.t() if arg.dim() == 2 else arg) if one.shape == weight.shape)
+    plain = arg.t() if arg.dim() == 2 and not backward else arg
+    return plain.shape == weight.shape and torch.equal(plain, weight)
 
 
-# --------------------------------------------------------------------------------------------------------- what is wrong
+# -------------------------------------------------------------------------------------------------------- what is wrong
 
 
 def larger(y: torch.Tensor) -> torch.Tensor:
@@ -174,7 +180,7 @@ MODELS: dict[str, tuple[Callable[[], Model], tuple[Fault, ...]]] = {
             Fault("gelu", coarse, f"{L}.0.intermediate.intermediate_act_fn", others=("intermediate",)),
             Fault("embedding", row, "embeddings.position_embeddings", "embeddings.position_embeddings.weight"),
             Fault("tanh", shifted, "pooler.activation"),
-            Fault("_safe_softmax", tail, f"{L}.0.attention.self", others=("attention.self",)),
+            Fault("_safe_softmax", larger, f"{L}.0.attention.self", others=("attention.self",)),
             Fault("native_layer_norm_backward", larger, f"{L}.1.attention.output.LayerNorm",
                   f"{L}.1.attention.output.LayerNorm.weight", backward=True),
             Fault("gelu_backward", stale, f"{L}.2.intermediate.intermediate_act_fn", backward=True),
@@ -202,10 +208,10 @@ MODELS: dict[str, tuple[Callable[[], Model], tuple[Fault, ...]]] = {
             Fault("convolution", stale, "layer2.0.conv1", "layer2.0.conv1.weight"),
             Fault("convolution", coarse, "conv1", "conv1.weight"),
             Fault("native_batch_norm", larger, "layer3.1.bn1", "layer3.1.bn1.weight"),
-            Fault("max_pool2d_with_indices", tail, "maxpool"),
+            Fault("max_pool2d_with_indices", larger, "", first="layer1", others=("layer1",)),
             Fault("addmm", shifted, "fc", "fc.weight"),
-            Fault("mean", larger, "", others=("fc",)),
-            Fault("relu", row, "relu", others=("relu", "layer")),
+            Fault("mean", larger, "", first="fc", others=("fc",)),
+            Fault("relu", larger, "", first="layer1", others=("layer",)),
             Fault("threshold_backward", tail, "layer4.1", backward=True),
             Fault("native_batch_norm_backward", larger, "layer2.1.bn2", "layer2.1.bn2.weight", backward=True),
             Fault("convolution_backward", stale, "layer3.0.conv2", "layer3.0.conv2.weight", backward=True),
@@ -253,7 +259,9 @@ def examine(name: str, fault: Fault, dtype: torch.dtype = torch.float32) -> Outc
     right_pass = culprit is not None and (culprit.phase == "backward") == fault.backward
     module = culprit is not None and right_pass and culprit.module == fault.module
     first = result.first_divergence
-    divergence = f"{fault.module}.".startswith(f"{first}.") if fault.module else (first is None or fault.is_guilty(first))
+    divergence = (
+        f"{fault.module}.".startswith(f"{first}.") if fault.module else (first is None or fault.is_guilty(first))
+    )
     blamed = [layer for layer, found in result.checkpoints.items() if found.verdict is pa.Verdict.FAIL]
     victims = tuple(layer for layer in blamed if fault.backward or not fault.is_guilty(layer.partition("#")[0]))
     return Outcome(op, module, divergence, victims, result)

@@ -21,7 +21,7 @@ class Culprit:
             that it belongs to; ``""`` outside all layers.
         source: the line that called it, or the forward operator: ``modeling_bert.py:182 in forward``; ``""`` where no
             line of a caller is known.
-        number, of: the how manieth of how many operators of the run.
+        number, total: the how manieth of how many operators of the run.
         reason: what is wrong with it.
         confirmed: whether it is wrong when it runs alone, too.
     """
@@ -32,7 +32,7 @@ class Culprit:
     module: str = ""
     source: str = ""
     number: int = 0
-    of: int = 0
+    total: int = 0
     reason: str = ""
     confirmed: bool = True
 
@@ -48,7 +48,7 @@ class Culprit:
     @property
     def where(self) -> str:
         """``in encoder.layer.0, modeling_bert.py:182 in forward, operator 31 of 412, backward``."""
-        parts = [f"in {self.module}" if self.module else "", self.source, f"operator {self.number} of {self.of}"]
+        parts = [f"in {self.module}" if self.module else "", self.source, f"operator {self.number} of {self.total}"]
         if self.phase == "backward":
             parts.append("in the backward pass")
         return ", ".join(part for part in parts if part)

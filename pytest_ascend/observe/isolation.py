@@ -335,7 +335,8 @@ def _can_tell(look: SecondLook, judged: Judged, always: bool) -> bool:
         return False
     for output in _results(judged):
         chance = output.verdict is Verdict.NOT_COMPARABLE and output.metrics is not None
-        explained = output.verdict is Verdict.NONDETERMINISTIC or (output.verdict is Verdict.MODE_DIFF and not always)
+        mode = output.verdict is Verdict.MODE_DIFF and not always and not judged.failed
+        explained = output.verdict is Verdict.NONDETERMINISTIC or mode
         if chance or explained or output.kind in (Kind.layout, Kind.unwritten):
             return False
     return True

@@ -31,7 +31,7 @@ from pytest_ascend.observe.capture import run
 from pytest_ascend.observe.errors import one_line
 from pytest_ascend.observe.isolation import like
 from pytest_ascend.observe.modes import DispatchMode
-from pytest_ascend.observe.op_places import OpPlace, OpPlaces
+from pytest_ascend.observe.op_places import Place, Places
 
 if TYPE_CHECKING:
     from pytest_ascend.observe.reruns import SecondLook
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Bisection", "bisect"]
 
-MOST = 16
+MOST = 64
 """Suspects that are kept to be run alone: the first of each sort; one fault shows in every layer alike."""
 LARGEST = 1 << 30
 """Bytes of the suspects' inputs, which are kept until then."""
@@ -55,16 +55,21 @@ class Bisection:
     Attributes:
         culprit: the first that is wrong, or None.
         judged: how many operators were judged.
+        cleared: whether all were, and none was wrong, nor suspicious.
         notes: what a reader should know: what couldn't be judged.
     """
 
     culprit: Culprit | None
     judged: int
+    cleared: bool = False
     notes: tuple[str, ...] = ()
 
 
 def bisect(look: SecondLook, confirm: Callable[[Case], CheckResult]) -> Bisection:
     """Find the operator that is to blame for a failure.
+
+    Where a mode of the chip is on that can be switched off, operators are looked at without it first: what it does to
+    every one of them would hide among its like what one gets wrong.
 
     Args:
         look: the check that failed.
@@ -73,28 +78,34 @@ def bisect(look: SecondLook, confirm: Callable[[Case], CheckResult]) -> Bisectio
     Raises:
         RunFailed: the target raised.
     """
+    on = look.target.switches()
+    if on:
+        with look.target.without(*on):
+            found = _bisect(look, confirm)
+        if found.culprit is not None and found.culprit.confirmed:
+            return found
+    return _bisect(look, confirm)
+
+
+def _bisect(look: SecondLook, confirm: Callable[[Case], CheckResult]) -> Bisection:
     screen = Screen(look.target)
     run(look.case, look.target, look.setting, relaid=look.relaid, mode=screen, inside=screen.watch)
-    notes = ()
-    if screen.unknown:
-        named = [f"{name} ({count})" if count > 1 else name for name, count in screen.unknown.most_common(_MOST_NAMED)]
-        more = f" and {len(screen.unknown) - _MOST_NAMED} more" if len(screen.unknown) > _MOST_NAMED else ""
-        notes = (f"operators that the CPU can't judge, for it has no kernel or raised: {', '.join(named)}{more}",)
     if screen.judged < 2 and look.case.module is None:
         return Bisection(None, screen.judged)  # the call is that operator
     doubtful: Culprit | None = None
     for suspect in screen.suspects:
-        case = suspect.case
         try:
-            result = confirm(case)
+            result = confirm(suspect.case)
         except Exception as error:  # whatever an operator raises alone; the run it is about is over
             doubtful = doubtful or suspect.culprit(screen.count, f"{suspect.reason}; alone it raised {one_line(error)}")
             continue
         if result.verdict.outcome == "failed":
-            return Bisection(suspect.culprit(screen.count, result.reason, confirmed=True), screen.judged, notes)
+            culprit = suspect.culprit(screen.count, result.reason, confirmed=True)
+            return Bisection(culprit, screen.judged, notes=tuple(screen.notes()))
         if result.verdict.outcome == "passed":
             doubtful = doubtful or suspect.culprit(screen.count, suspect.reason)
-    return Bisection(doubtful, screen.judged, notes)
+    cleared = doubtful is None and not screen.passed_over and not screen.unknown
+    return Bisection(doubtful, screen.judged, cleared, tuple(screen.notes()))
 
 
 @dataclass(frozen=True)
@@ -105,15 +116,15 @@ class Suspect:
     op: str
     inputs: tuple[str, ...]
     number: int
-    place: OpPlace
+    place: Place
     reason: str
 
-    def culprit(self, of: int, reason: str, *, confirmed: bool = False) -> Culprit:
+    def culprit(self, total: int, reason: str, *, confirmed: bool = False) -> Culprit:
         """As what is told."""
         phase = "backward" if self.place.backward else "forward"
-        source = str(self.place.source or "")
+        source = f"{self.place.source} in {self.place.function}" if self.place.source else ""
         about = self.op, self.inputs, phase, self.place.module, source
-        return Culprit(*about, self.number, of, reason, confirmed)
+        return Culprit(*about, self.number, total, reason, confirmed)
 
 
 class Screen(DispatchMode):
@@ -126,27 +137,42 @@ class Screen(DispatchMode):
     def __init__(self, target: Target) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.device = target.device()
-        self.places: OpPlaces | None = None
+        self.places: Places | None = None
         self.count = 0
         self.judged = 0
         self.suspects: list[Suspect] = []
         self.unknown: Counter[str] = Counter()
+        self.passed_over = 0
+        """Suspects of which there was no room to keep the inputs."""
         self._sorts: set[Any] = set()
         self._room = LARGEST
 
-    def watch(self, module: torch.nn.Module | None) -> OpPlaces:
+    def watch(self, module: torch.nn.Module | None) -> Places:
         """A context in which it is known from where operators are called."""
-        self.places = OpPlaces(module)
+        self.places = Places(module)
         return self.places
+
+    def notes(self) -> Iterator[str]:
+        """What a reader should know."""
+        if self.unknown:
+            most = self.unknown.most_common(_MOST_NAMED)
+            named = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in most)
+            more = f" and {len(self.unknown) - _MOST_NAMED} more" if len(self.unknown) > _MOST_NAMED else ""
+            yield f"operators that the CPU can't judge, for it has no kernel or raised: {named}{more}"
+        if self.passed_over:
+            yield f"{self.passed_over} suspicious operators after the first {len(self.suspects)} were passed over"
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         self.count += 1
+        place = self.places.here(func) if self.places is not None else Place()
         if not self._is_judged(func, args, kwargs):
             return func(*args, **kwargs)
         number, before = self.count, _on_cpu((args, kwargs))
         result = func(*args, **kwargs)
-        self._judge(func, (args, kwargs), before, result, number)
+        worst = self._judge(func, (args, kwargs), before, result)
+        if worst is not None and worst.verdict.outcome == "failed":
+            self._suspect(func, (args, kwargs), before, (number, place, worst.reason))
         return result
 
     def _is_judged(self, func: Any, args: Any, kwargs: Any) -> bool:
@@ -158,7 +184,7 @@ class Screen(DispatchMode):
             return False
         return any(isinstance(one, torch.Tensor) and one.device == self.device for one in given)
 
-    def _judge(self, func: Any, given: Any, before: Any, result: Any, number: int) -> None:
+    def _judge(self, func: Any, given: Any, before: Any, result: Any) -> OutputResult | None:
         here = _on_cpu((result, _changed(func, *given)), copy=False)
         try:
             call = func if _runs_on_cpu(func) else references.lookup(f"torch.ops.{func}")
@@ -167,7 +193,7 @@ class Screen(DispatchMode):
             own = _called(call, func, before)
             if _equal(own, here):
                 self.judged += 1
-                return
+                return None
             try:
                 golden = _called(call, func, pytree.tree_map(_wide, before))
             except (RuntimeError, NotImplementedError, TypeError, ValueError):
@@ -175,22 +201,22 @@ class Screen(DispatchMode):
             found = judge_tree(golden, here, own, "auto")
         except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
             self.unknown[str(func)] += 1
-            return
+            return None
         self.judged += 1
-        worst = worst_output(found)
-        if worst is not None and worst.verdict.outcome == "failed":
-            self._suspect(func, given, before, number, worst)
+        return worst_output(found)
 
-    def _suspect(self, func: Any, given: Any, before: Any, number: int, worst: OutputResult) -> None:
+    def _suspect(self, func: Any, given: Any, before: Any, about: tuple[int, Place, str]) -> None:
         inputs = tuple(_described(*given))
         size = sum(t.nbytes for t in pytree.tree_leaves(before) if isinstance(t, torch.Tensor))
-        if (func, inputs) in self._sorts or len(self.suspects) == MOST or size > self._room:
+        if (func, inputs) in self._sorts:
+            return
+        if len(self.suspects) == MOST or size > self._room:
+            self.passed_over += 1
             return
         self._sorts.add((func, inputs))
         self._room -= size
         args, kwargs = pytree.tree_map(_restored, given, before)
-        place = self.places.here() if self.places is not None else OpPlace()
-        self.suspects.append(Suspect(Case(func, args, kwargs), str(func), inputs, number, place, worst.reason))
+        self.suspects.append(Suspect(Case(func, args, kwargs), str(func), inputs, *about))
 
 
 def _runs_on_cpu(func: Any) -> bool:

@@ -138,7 +138,7 @@ SCHEMA: dict[str, Any] = {
                         "module": {"type": "string", "description": "Path of the innermost layer that called it."},
                         "source": {"type": "string", "description": "The line that called it."},
                         "number": {"type": "integer", "description": "Its place among the operators of the run."},
-                        "of": {"type": "integer"},
+                        "total": {"type": "integer"},
                         "reason": {"type": "string"},
                         "confirmed": {"type": "boolean", "description": "Whether it is wrong alone, too."},
                     },
