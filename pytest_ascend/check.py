@@ -69,9 +69,21 @@ def check_case(case: Case, options: CheckOptions) -> CheckResult:
     __tracebackhide__ = True
     if options.reference is None and (found := references.of_case(case)) is not None:
         options = options.replace(reference=found)
+    if options.mode == "compile":
+        return _compiled(case, options)
     target = resolve(options.target)
     with keep_rng(target), on_cpu() as default_device:
         return _Check(case, target, options, default_device).result()
+
+
+def _compiled(case: Case, options: CheckOptions) -> CheckResult:
+    """The check under ``torch.compile``: the compiled call against the CPU, and against the eager call."""
+    from pytest_ascend.cases.catalogue.compiled import compiled  # loads torch's compiler
+    from pytest_ascend.compiled import beside_eager
+
+    case = dataclasses.replace(case, fn=compiled(case.fn))
+    options = options.replace(mode="eager", checkpoints=False, isolate=False)
+    return beside_eager(case, options, check_case(case, options))
 
 
 def still_fails(case: Case, options: CheckOptions, *, crash: bool = False) -> bool:
@@ -115,6 +127,13 @@ class _Check:
         self.notes += reference.notes
         if self.case.remark is not None and (remark := self.case.remark(reference.own.output)):
             self.notes.append(remark)
+        if self.setting.checkpoints and not reference.own.checkpoints:
+            none = f"none of the {len(self.setting.checkpoints)} layers to compare was called"
+            why = "code under torch.compile calls no layers: compare the eager model, or give mode='compile'"
+            if self.options.checkpoints:
+                return self._finish(Verdict.NOT_EXERCISED, f"{none}; {why}")
+            self.notes.append(f"{none}; {why}")
+        self.notes += _compiled_inside(self.case)
         if reference.compares_nothing:
             what = "returned no tensor or number and changed none of its arguments"
             return self._finish(Verdict.VACUOUS, f"nothing was compared: {self.case.api} {what}")
@@ -378,7 +397,7 @@ def _layers(case: Case, options: CheckOptions) -> tuple[str, ...]:
     """Names of the layers to compare."""
     if options.reference is not None:
         return ()
-    module = case.module or (case.modules[0] if len(case.modules) == 1 else None)
+    module = case.root
     if module is not None:
         return choose(module, options.checkpoints)
     if options.checkpoints:
@@ -389,6 +408,20 @@ def _layers(case: Case, options: CheckOptions) -> tuple[str, ...]:
 def _apart(output: OutputResult) -> bool:
     """Whether a failure is more than a zero's other sign."""
     return output.metrics is None or output.metrics.max_abs_error != 0
+
+
+def _compiled_inside(case: Case) -> list[str]:
+    """A note about layers that were compiled in place: a copy of a module is made without that."""
+    module = None if hasattr(case.fn, "eager") else case.root
+    names = [
+        name or type(inner).__name__
+        for name, inner in (module.named_modules() if module is not None else ())
+        if getattr(inner, "_compiled_call_impl", None) is not None
+    ]
+    if not names:
+        return []
+    what = "compiled in place, and compared as eager code; mode='compile' compares compiled code"
+    return [f"{', '.join(names[:5])}: {what}"]
 
 
 def _around(module: str, layers: Mapping[str, object]) -> str:

@@ -177,7 +177,7 @@ def run(
         kernels, copied = target.kernel_count(), target.downloads()
         if watch is not None:
             watch.fill = fill
-        module = built.module or _only_module(built)
+        module = built.module if built.module is not None else _only_module(built)
         if inside is not None:
             stack.enter_context(inside(module))
         with Taps(module, setting.checkpoints, feed) as taps:

@@ -350,7 +350,7 @@ def _is_narrow(case: Case, setting: Setting) -> bool:
 
 def _kernels(case: Case, names: Iterable[str]) -> frozenset[str]:
     """The layers that are one kernel: torch's own without parts, recurrent ones aside."""
-    module = case.module or (case.modules[0] if len(case.modules) == 1 else None)
+    module = case.root
     layers = {} if module is None else {name: module.get_submodule(name) for name in names}
     return frozenset(
         name
