@@ -241,17 +241,19 @@ class _Check:
         """The result with what a mode of the chip explains, whose rounding the model carries on; None without.
 
         Near the threshold of a relu, or in a normalisation over few values, that can be any error. It is the mode's
-        where it goes with the mode, and no operator does more than the mode says.
+        where it goes with the mode, and no operator does more than the mode says. What only equal inputs or another
+        layout showed to be wrong isn't asked here.
         """
         on = self.target.switches()
         if not on or self.criterion.name != "auto":
             return None
+        explained = {output.path for output in look.rejudge(look.run()).failing}
         with self.target.without(*on):
-            failing = {output.path for output in look.rejudge(look.run()).failing}
+            explained -= {output.path for output in look.rejudge(look.run()).failing}
         reason = f"explained by {' and '.join(on.values())}: right with {', '.join(on)}, and {everyone}"
         layers = tuple(result.checkpoints.values())
         judged = Judged(result.outputs, layers).replaced(
-            lambda o: o.path not in failing, Verdict.MODE_DIFF, reason, status="warning"
+            lambda o: o.path in explained, Verdict.MODE_DIFF, reason, status="warning"
         )
         return None if judged.failed else CheckResult.of(judged.outputs, judged.checkpoints, **self._about())
 
