@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import pytest_ascend as pa
-from pytest_ascend.dumps import Dump, Recorded
-from pytest_ascend.dumps import writing
+from pytest_ascend.dumps import Dump, Recorded, writing
 
 
 def data(recording: Any) -> dict[str, Any]:
@@ -223,7 +222,7 @@ def test_only_the_layers_asked_for_and_what_they_call(tmp_path: Path) -> None:
     assert not [name for name in names if "layers.0" in name or "stem" in name or "linear" in name]
     assert sum(name.startswith("Functional.conv2d") for name in names if name.endswith("forward")) <= 2
     assert "Torch.sum.0.forward" not in names
-    with pytest.raises(ValueError, match="checkpoint 'layer.1' matches no layer: the closest"):
+    with pytest.raises(ValueError, match=r"checkpoint 'layer\.1' matches no layer: the closest"):
         pa.record(model, tmp_path / "none", level="L0", modules="layer.1")
 
 
@@ -233,6 +232,21 @@ def test_a_sample_of_layers_stands_for_a_deep_model(tmp_path: Path) -> None:
         model(torch.ones(1, 4))
     assert 5 <= len(data(recording)) <= 14
     assert beside(recording, "recording.json")["modules"] == "sample"
+
+
+def both(fn: Any, values: tuple[torch.Tensor, ...], folder: Path, **options: Any) -> Any:
+    """A recording of a function of each value."""
+    with pa.record(None, folder, **options) as recording:
+        for value in values:
+            fn(value)
+    return recording
+
+
+def compiled(model: Any, call: Any, folder: Path, level: str) -> Any:
+    """A recording of a call."""
+    with pa.record(model, folder, level=level) as recording:
+        call()
+    return recording
 
 
 def test_limits_stand_in_the_dump_and_are_said(tmp_path: Path) -> None:
@@ -247,24 +261,16 @@ def test_limits_stand_in_the_dump_and_are_said(tmp_path: Path) -> None:
     assert described["shape"] == [410]
     assert described["Min"] == -4095.0
     assert torch.equal(loaded(recording, described), -big[::10])
-    with (
-        pytest.warns(UserWarning, match="2 tensors are larger than 1000 bytes"),
-        pa.record(None, tmp_path / "largest", largest=1000) as recording,
-    ):
-        torch.neg(big)
-        torch.neg(small)
+    with pytest.warns(UserWarning, match="2 tensors are larger than 1000 bytes"):
+        recording = both(torch.neg, (big, small), tmp_path / "largest", largest=1000)
     first, second = (data(recording)[f"Torch.neg.{i}.forward"]["output"][0] for i in (0, 1))
     assert first["not_saved"] == "larger than 1000 bytes"
     assert (first["Max"], first["Min"]) == (0.0, -4095.0)
     assert "data_name" not in first
     assert "data_name" in second
     assert beside(recording, "recording.json")["too_large"] == 2
-    with (
-        pytest.warns(UserWarning, match="tensors lie beyond 20000 bytes of a step"),
-        pa.record(None, tmp_path / "total", total=20000) as recording,
-    ):
-        torch.neg(big)
-        torch.abs(big)
+    with pytest.warns(UserWarning, match="tensors lie beyond 20000 bytes of a step"):
+        recording = both(torch.neg, (big, big * 2), tmp_path / "total", total=20000)
     assert "data_name" in data(recording)["Torch.neg.0.forward"]["input_args"][0]
     assert "not_saved" in data(recording)["Torch.neg.0.forward"]["output"][0]
     with pytest.raises(pa.dumps.DumpError, match="no values were recorded"):
@@ -467,10 +473,9 @@ def test_rounds_of_an_engine_whose_sequences_lie_behind_each_other() -> None:
 @pytest.mark.parametrize("level", ["L0", "L1", "mix"])
 def test_a_compiled_model_is_said_to_be_not_exercised(tmp_path: Path, level: str) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
-    compiled = torch.compile(model, backend="aot_eager")
+    fast = torch.compile(model, backend="aot_eager")
     with pytest.warns(UserWarning, match="NOT_EXERCISED") as warned:
-        with pa.record(compiled, tmp_path, level=level) as recording:
-            compiled(torch.ones(1, 3))
+        recording = compiled(fast, lambda: fast(torch.ones(1, 3)), tmp_path, level)
     found = beside(recording, "recording.json")
     if level == "L0":
         assert found["verdict"] == "NOT_EXERCISED"
@@ -478,8 +483,7 @@ def test_a_compiled_model_is_said_to_be_not_exercised(tmp_path: Path, level: str
         assert any("2 layers never ran as modules" in str(one.message) for one in warned)
     assert not [name for name in data(recording) if name.startswith("Module.")]
     with torch.compiler.set_stance("force_eager"), pytest.warns(UserWarning, match="NOT_EXERCISED"):
-        with pa.record(compiled, tmp_path, level="L0") as recording:
-            compiled(torch.ones(1, 3))
+        recording = compiled(fast, lambda: fast(torch.ones(1, 3)), tmp_path, "L0")
     assert list(data(recording)) == ["Module.0.Linear.forward.0", "Module.1.ReLU.forward.0"]
 
 
@@ -487,8 +491,7 @@ def test_a_compiled_function_that_calls_the_model(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
     step = torch.compile(lambda x: model(x).sum(), backend="aot_eager")
     with pytest.warns(UserWarning, match=r"NOT_EXERCISED: 2 layers never ran as modules \(0, 1\)"):
-        with pa.record(model, tmp_path, level="mix"):
-            step(torch.ones(1, 3))
+        compiled(model, lambda: step(torch.ones(1, 3)), tmp_path, "mix")
 
 
 def test_layers_that_a_fused_path_skips_are_listed(tmp_path: Path) -> None:
@@ -505,8 +508,7 @@ def test_checkpointed_layers_are_recorded_once_and_that_is_said(tmp_path: Path) 
 
     model, x = nn.Sequential(nn.Linear(3, 3), nn.ReLU()), torch.ones(1, 3, requires_grad=True)
     with pytest.warns(UserWarning, match="3 calls of layers ran again inside a backward pass"):
-        with pa.record(model, tmp_path, level="L0") as recording:
-            checkpoint(model, x, use_reentrant=False).sum().backward()
+        recording = compiled(model, lambda: checkpoint(model, x, use_reentrant=False).sum().backward(), tmp_path, "L0")
     assert "Module.0.Linear.backward.0" in data(recording)
     assert "Module.0.Linear.forward.1" not in data(recording)
 
