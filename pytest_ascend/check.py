@@ -21,6 +21,7 @@ from pytest_ascend.judge.standards import Criterion
 from pytest_ascend.judge.verdict import CheckResult, Kind, OutputResult, Verdict
 from pytest_ascend.observe import errors
 from pytest_ascend.observe.capture import Capture, RunFailed, Setting, caller_autocast, keep_rng, on_cpu, run
+from pytest_ascend.observe.hearing import Heard
 from pytest_ascend.observe.isolation import Isolation
 from pytest_ascend.observe.memory import written_outside
 from pytest_ascend.observe.modules import choose
@@ -142,7 +143,9 @@ class _Check:
         seen: list[Capture] = []
         for layout, relaid in self._layouts():
             try:
-                actual = run(self.case, self.target, self.setting, relaid=relaid)
+                # The one run that a recording around the check is to hear.
+                mode = Heard() if not seen else None
+                actual = run(self.case, self.target, self.setting, relaid=relaid, mode=mode)
             except RunFailed as failed:
                 if not seen and layout == "as_given":
                     return self._raised_on_target(failed)

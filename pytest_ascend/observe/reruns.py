@@ -30,7 +30,7 @@ from pytest_ascend.observe.conditioning import Yardsticks
 from pytest_ascend.observe.defined import judge_by_definition
 from pytest_ascend.observe.memory import find_unwritten
 from pytest_ascend.observe.mode_models import modelled
-from pytest_ascend.observe.overflow import overflow
+from pytest_ascend.observe.overflow_failures import overflow
 from pytest_ascend.observe.reference import Judged, Reference, apart, leaves
 from pytest_ascend.observe.sizes import find_size
 from pytest_ascend.observe.stepwise import judge_steps

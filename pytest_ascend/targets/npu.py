@@ -17,7 +17,7 @@ from pytest_ascend.targets.base import MemoryWatch, Target, TimingEvent
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SOC_FAMILIES", "NpuTarget", "soc_family"]
+__all__ = ["SOC_FAMILIES", "NpuTarget", "saturates", "soc_family"]
 
 SOC_FAMILIES: tuple[tuple[range, str], ...] = (
     (range(100, 105), "Ascend910A"),
@@ -199,3 +199,11 @@ class NpuTarget(Target):
     def _may_ask(self, initialised: bool) -> bool:
         """Whether the device may be asked: asking starts a card, and a started card forbids forking."""
         return initialised or self.emulated or bool(_npu().is_initialized())
+
+
+def saturates() -> bool:
+    """Whether the NPU makes the largest finite number of what overflows, rather than Inf; asked of a running device."""
+    try:
+        return not _npu().utils.is_support_inf_nan()
+    except AttributeError:  # an older torch_npu can't tell
+        return False
