@@ -6,11 +6,12 @@ layout, seed, autocast and initial gradients; the callable's own module is never
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -32,6 +33,9 @@ from pytest_ascend.options import CheckOptions
 from pytest_ascend.targets import resolve
 from pytest_ascend.targets.base import Target
 from pytest_ascend.targets.cpu import CpuTarget
+
+if TYPE_CHECKING:
+    from pytest_ascend.observe.overflow_check import WatchedRun
 
 __all__ = ["check", "check_case", "seed_of_api", "still_fails"]
 
@@ -69,8 +73,14 @@ def check_case(case: Case, options: CheckOptions) -> CheckResult:
     if options.reference is None and (found := references.of_case(case)) is not None:
         options = options.replace(reference=found)
     target = resolve(options.target)
-    with keep_rng(target), on_cpu() as default_device:
+    with keep_rng(target), on_cpu() as default_device, _unwatched():
         return _Check(case, target, options, default_device).result()
+
+
+def _unwatched() -> contextlib.AbstractContextManager[None]:
+    """A context in which whoever watches this process for overflows looks away."""
+    watching = sys.modules.get("pytest_ascend.observe.overflow_watch")
+    return contextlib.nullcontext() if watching is None else watching.paused()
 
 
 def still_fails(case: Case, options: CheckOptions, *, crash: bool = False) -> bool:
@@ -120,9 +130,13 @@ class _Check:
         outputs: list[OutputResult] = []
         layers: Judged = Judged(())
         seen: list[Capture] = []
+        watched = self._watched()
         for layout, relaid in self._layouts():
             try:
-                actual = run(self.case, self.target, self.setting, relaid=relaid)
+                if watched is not None and layout == "as_given":
+                    actual = watched.run(relaid=relaid)
+                else:
+                    actual = run(self.case, self.target, self.setting, relaid=relaid)
             except RunFailed as failed:
                 if not seen and layout == "as_given":
                     return self._raised_on_target(failed)
@@ -146,7 +160,16 @@ class _Check:
         result = CheckResult.of(outputs, layers.checkpoints, **self._about())
         if result.verdict.outcome in ("passed", "noted"):
             result = CheckResult.of(without_power(reference, outputs), layers.checkpoints, **self._about())
-        return self._exercised(result, seen)
+        result = self._exercised(result, seen)
+        return result if watched is None else watched.judged(result)
+
+    def _watched(self) -> WatchedRun | None:
+        """What watches the target's run, where overflows are asked for."""
+        if not self.options.overflow:
+            return None
+        from pytest_ascend.observe.overflow_check import WatchedRun
+
+        return WatchedRun(self.case, self.target, self.setting, self.options.reference)
 
     def fails(self, crash: bool) -> bool:
         """See :func:`still_fails`."""

@@ -105,6 +105,8 @@ class CheckOptions(Options):
         isolate: run the compared layers with equal inputs as well, which shows what the rounding of the layers before
             hides, for two more forward runs: ``True``, ``False``, or ``"auto"`` = for models in 16 bits, and for others
             after a failure. Only under the criterion ``auto``.
+        overflow: watch the target's run for operators whose results leave the range of their dtype; one that the CPU
+            has at the same place too is a note, any other a FAIL.
 
     Raises:
         TypeError: an unknown name, or a value of the wrong type.
@@ -123,6 +125,7 @@ class CheckOptions(Options):
     seed: int | None = None
     checkpoints: bool | tuple[str, ...] | None = None
     isolate: bool | Literal["auto"] = "auto"
+    overflow: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -136,6 +139,8 @@ class CheckOptions(Options):
             raise ValueError(f"backward={self.backward!r} is not known: it is True, False or 'auto'")
         if self.isolate not in (True, False, "auto") or not isinstance(self.isolate, (bool, str)):
             raise ValueError(f"isolate={self.isolate!r} is not known: it is True, False or 'auto'")
+        if not isinstance(self.overflow, bool):
+            raise TypeError(f"overflow={self.overflow!r} is not known: it is True or False")
         object.__setattr__(self, "layouts", _names("layouts", self.layouts))
         if not self.layouts:
             raise ValueError(f"layouts is empty, so nothing would run: give at least one of {', '.join(LAYOUTS)}")

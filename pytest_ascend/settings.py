@@ -415,6 +415,12 @@ OPTIONS: tuple[Option, ...] = (
         parse=seconds,
     ),
     Option(
+        "overflow",
+        "Watch every operator on the target for results that leave the range of their dtype (Inf, NaN, saturation, "
+        "underflow): around each test, and in what is compared. A test that overflows fails; one that the CPU's run "
+        "has at the same place too is a note",
+    ),
+    Option(
         "json",
         "Write all results to PATH as strict JSON when the run ends; `pytest-ascend schema` prints its schema",
         metavar="PATH",
@@ -446,6 +452,7 @@ class Settings:
         ab: a revision to compare with.
         ab_python: an interpreter to compare with.
         perf_time: seconds for all measuring.
+        overflow: watch operators for overflows.
         json: where the results file goes.
     """
 
@@ -473,6 +480,7 @@ class Settings:
     ab: str | None = None
     ab_python: str | None = None
     perf_time: float | None = None
+    overflow: bool | None = None
     json: str | None = None
 
     @classmethod
@@ -504,6 +512,8 @@ class Settings:
             chosen["target"] = self.compare
         if self.checkpoints is not None:
             chosen["checkpoints"] = CHECKPOINTS[self.checkpoints]
+        if self.overflow:
+            chosen["overflow"] = True
         return chosen
 
     def perf_options(self) -> dict[str, Any]:

@@ -339,7 +339,8 @@ class CheckResult:
     """What one check found.
 
     ``checkpoints`` are in execution order; ``first_divergence`` names the first of them that is wrong, or is None.
-    ``reproducer`` is a command that runs the test again, ``script`` the path of a file that fails alone.
+    ``reproducer`` is a command that runs the test again, ``script`` the path of a file that fails alone. ``overflows``
+    are operators whose results left the range of their dtype, as plain JSON; None where nobody watched.
     """
 
     verdict: Verdict
@@ -356,6 +357,7 @@ class CheckResult:
     environment: Mapping[str, Any] = field(default_factory=dict)
     reproducer: str | None = None
     script: str | None = None
+    overflows: tuple[Mapping[str, Any], ...] | None = None
 
     @classmethod
     def of(
@@ -430,6 +432,7 @@ class CheckResult:
             "notes": list(self.notes),
             "reproducer": self.reproducer,
             "script": self.script,
+            **({} if self.overflows is None else {"overflows": [dict(one) for one in self.overflows]}),
         }
 
     def render(self) -> Iterator[str]:
