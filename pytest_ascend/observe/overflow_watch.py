@@ -25,7 +25,7 @@ from pytest_ascend.observe.overflow_chain import Chains, Step
 from pytest_ascend.observe.overflow_findings import Finding
 from pytest_ascend.observe.overflow_ranges import Range, Ranges
 from pytest_ascend.observe.overflow_rows import NORMS, floating, lost_share, zero_rows
-from pytest_ascend.targets.npu import saturates
+from pytest_ascend.targets.npu import overflow_flag, saturates
 
 __all__ = ["OverflowWatch", "paused", "watch_overflow"]
 
@@ -96,6 +96,8 @@ class OverflowWatch:
         self._lock = threading.RLock()  # a backward pass has a thread for each device
         self._reading = 0  # the thread that does
         self._paused = False
+        self._flag: bool | None = None  # the NPU's own, where it has one
+        self._flagged = False
         self._mode: _Mode | None = None
         self.operators = 0
         self.on_device = 0
@@ -140,6 +142,11 @@ class OverflowWatch:
             )
         if not self.operators:
             said.append("no operator was watched: nothing is known about overflows")
+        if self._flagged:
+            said.append(
+                "the NPU's overflow flag was raised and no result shows why: a kernel may have overflowed on the way, "
+                "or NaN became 0"
+            )
         for step in list(self._chains.outside.values())[:3]:
             said.append(f"{step.name} was given NaN or Inf that no watched operator made ({step.place})")
         for what, count in self._ranges.unmeasured.most_common():
@@ -344,6 +351,8 @@ class OverflowWatch:
             else:
                 known = saturates()
             self._modes[device] = known
+            if known and self._saturating is None:
+                self._flag = overflow_flag()
         return known
 
     def _read(self) -> None:
@@ -360,6 +369,9 @@ class OverflowWatch:
             for made in self._together:
                 made.settle()
             self._together.clear()
+            if self._flag is False:  # it is raised for good, so that it tells nothing more once it is
+                self._flag = overflow_flag()
+                self._flagged = self._flag and not self._chains.findings()
             if len(self._storages) > REMEMBERED:
                 self._storages = {key: one for key, one in self._storages.items() if one[0].cause is not None}
 
