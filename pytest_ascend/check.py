@@ -22,6 +22,7 @@ from pytest_ascend.judge.standards import Criterion
 from pytest_ascend.judge.verdict import CheckResult, Kind, OutputResult, Verdict
 from pytest_ascend.observe import errors
 from pytest_ascend.observe.capture import Capture, RunFailed, Setting, caller_autocast, keep_rng, on_cpu, run
+from pytest_ascend.observe.hearing import Heard
 from pytest_ascend.observe.isolation import Isolation
 from pytest_ascend.observe.memory import written_outside
 from pytest_ascend.observe.modules import choose
@@ -133,10 +134,12 @@ class _Check:
         watched = self._watched()
         for layout, relaid in self._layouts():
             try:
+                # The one run that a recording around the check is to hear.
+                mode = Heard() if not seen else None
                 if watched is not None and layout == "as_given":
-                    actual = watched.run(relaid=relaid)
+                    actual = watched.run(relaid=relaid, mode=mode)
                 else:
-                    actual = run(self.case, self.target, self.setting, relaid=relaid)
+                    actual = run(self.case, self.target, self.setting, relaid=relaid, mode=mode)
             except RunFailed as failed:
                 if not seen and layout == "as_given":
                     return self._raised_on_target(failed)

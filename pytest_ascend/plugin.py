@@ -35,6 +35,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_ascend import collect
 
         collect.only_the_catalogue(config)
+    if ascend.settings.record is not None:
+        from pytest_ascend.recorded_tests import TestRecorder
+
+        config.pluginmanager.register(TestRecorder.started(ascend), "ascend-recorder")
     if (path := config.getoption("ascend_perf_child")) is not None:
         from pytest_ascend.perf_child import PerfChild
 

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from pytest_ascend.cases.tree import snapshot
+from pytest_ascend.observe.hearing import unheard
 
 __all__ = ["SAMPLE", "Feed", "Taps", "choose"]
 
@@ -186,7 +187,8 @@ class Taps:
             if self._feed is not None:
                 args, kwargs = self._feed.before(call, args, kwargs)
             output = forward(*args, **kwargs)
-            self.captured[call] = snapshot(output)
+            with unheard():  # the copy is no call of the model's
+                self.captured[call] = snapshot(output)
             if self._feed is not None:
                 output = self._feed.after(call, output)
             return output

@@ -38,12 +38,12 @@ class WatchedRun:
         self._case, self._target, self._setting, self._fn = case, target, setting, fn
         self._watch: OverflowWatch | None = None
 
-    def run(self, **options: Any) -> Capture:
-        """``capture.run`` on the target. Raises what that raises."""
+    def run(self, *, mode: contextlib.AbstractContextManager[Any] | None = None, **options: Any) -> Capture:
+        """``capture.run`` on the target, under this mode and watched. Raises what that raises."""
         device = self._target.device().type
         watch = OverflowWatch(None, None if device == "cpu" else device)
         with watch.standing():
-            actual = run(self._case, self._target, self._setting, mode=watch.while_on(), **options)
+            actual = run(self._case, self._target, self._setting, mode=watch.while_on(mode), **options)
         self._watch = watch
         if not watch.on_device:  # measuring what it was given is no work of the callable's
             return run(self._case, self._target, self._setting, **options)
