@@ -6,11 +6,12 @@ layout, seed, autocast and initial gradients; the callable's own module is never
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -34,6 +35,9 @@ from pytest_ascend.options import CheckOptions
 from pytest_ascend.targets import resolve
 from pytest_ascend.targets.base import Target
 from pytest_ascend.targets.cpu import CpuTarget
+
+if TYPE_CHECKING:
+    from pytest_ascend.observe.overflow_check import WatchedRun
 
 __all__ = ["check", "check_case", "seed_of_api", "still_fails"]
 
@@ -73,7 +77,7 @@ def check_case(case: Case, options: CheckOptions) -> CheckResult:
     if options.mode == "compile":
         return _compiled(case, options)
     target = resolve(options.target)
-    with keep_rng(target), on_cpu() as default_device:
+    with keep_rng(target), on_cpu() as default_device, _unwatched():
         return _Check(case, target, options, default_device).result()
 
 
@@ -85,6 +89,12 @@ def _compiled(case: Case, options: CheckOptions) -> CheckResult:
     case = dataclasses.replace(case, fn=compiled(case.fn))
     options = options.replace(mode="eager", checkpoints=False, isolate=False)
     return beside_eager(case, options, check_case(case, options))
+
+
+def _unwatched() -> contextlib.AbstractContextManager[None]:
+    """A context in which whoever watches this process for overflows looks away."""
+    watching = sys.modules.get("pytest_ascend.observe.overflow_watch")
+    return contextlib.nullcontext() if watching is None else watching.paused()
 
 
 def still_fails(case: Case, options: CheckOptions, *, crash: bool = False) -> bool:
@@ -141,11 +151,15 @@ class _Check:
         outputs: list[OutputResult] = []
         layers: Judged = Judged(())
         seen: list[Capture] = []
+        watched = self._watched()
         for layout, relaid in self._layouts():
             try:
                 # The one run that a recording around the check is to hear.
                 mode = Heard() if not seen else None
-                actual = run(self.case, self.target, self.setting, relaid=relaid, mode=mode)
+                if watched is not None and layout == "as_given":
+                    actual = watched.run(relaid=relaid, mode=mode)
+                else:
+                    actual = run(self.case, self.target, self.setting, relaid=relaid, mode=mode)
             except RunFailed as failed:
                 if not seen and layout == "as_given":
                     return self._raised_on_target(failed)
@@ -171,7 +185,16 @@ class _Check:
             result = CheckResult.of(without_power(reference, outputs), layers.checkpoints, **self._about())
         if self.options.bisect and result.verdict is Verdict.FAIL and seen:
             result = self._bisected(result, reference)
-        return self._exercised(result, seen)
+        result = self._exercised(result, seen)
+        return result if watched is None else watched.judged(result)
+
+    def _watched(self) -> WatchedRun | None:
+        """What watches the target's run, where overflows are asked for."""
+        if not self.options.overflow:
+            return None
+        from pytest_ascend.observe.overflow_check import WatchedRun
+
+        return WatchedRun(self.case, self.target, self.setting, self.options.reference)
 
     def fails(self, crash: bool) -> bool:
         """See :func:`still_fails`."""

@@ -112,6 +112,8 @@ class CheckOptions(Options):
             eager call there as well, and layers, which compiled code doesn't call, are left out.
         bisect: after a failure, find the operator that is to blame, for one more run of the target in which every
             operator is held against the CPU's.
+        overflow: watch the target's run for operators whose results leave the range of their dtype; one that the CPU
+            has at the same place too is a note, any other a FAIL.
 
     Raises:
         TypeError: an unknown name, or a value of the wrong type.
@@ -132,6 +134,7 @@ class CheckOptions(Options):
     isolate: bool | Literal["auto"] = "auto"
     mode: str = "eager"
     bisect: bool = True
+    overflow: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -148,8 +151,9 @@ class CheckOptions(Options):
         one_of("mode", self.mode, MODES)
         if self.mode == "compile" and self.checkpoints:
             raise ValueError("checkpoints= needs mode='eager': compiled code doesn't call layers one by one")
-        if not isinstance(self.bisect, bool):
-            raise TypeError(f"bisect={self.bisect!r} is not known: it is True or False")
+        for name in ("bisect", "overflow"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name}={getattr(self, name)!r} is not known: it is True or False")
         object.__setattr__(self, "layouts", _names("layouts", self.layouts))
         if not self.layouts:
             raise ValueError(f"layouts is empty, so nothing would run: give at least one of {', '.join(LAYOUTS)}")

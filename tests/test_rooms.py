@@ -18,13 +18,14 @@ FLOORS = (
     {"targets", "observe", "cases", "strategies"},
     {"check", "reproduce", "compiled", "perf", "health"},
     {"settings", "session", "marks", "comparison", "examples", "timing", "perf_child", "benchmark_storage"}
-    | {"perf_run", "child_arguments", "error_baselines", "recorded_tests"}
+    | {"perf_run", "child_arguments", "error_baselines", "overflow_run", "recorded_tests"}
     | {"fixtures", "collect", "run", "report"},
     {"plugin", "cli", "baseline_cli"},
 )
 KNOWS_PYTEST = {
     *("settings", "session", "marks", "comparison", "fixtures", "collect", "plugin"),
     *("timing", "perf_child", "benchmark_storage", "perf_run", "child_arguments", "error_baselines"),
+    "overflow_run",
     "recorded_tests",
 }
 PURE = {"judge", "dumps"}

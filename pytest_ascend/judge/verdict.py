@@ -343,7 +343,8 @@ class CheckResult:
     ``checkpoints`` are in execution order; ``first_divergence`` names the first of them that is wrong; where gradients
     alone are wrong, the layer whose backward pass is the first that is wrong; or is None. ``culprit`` is the operator
     that is wrong by itself, where a model or a function of several operators failed and it was found.
-    ``reproducer`` is a command that runs the test again, ``script`` the path of a file that fails alone.
+    ``reproducer`` is a command that runs the test again, ``script`` the path of a file that fails alone. ``overflows``
+    are operators whose results left the range of their dtype, as plain JSON; None where nobody watched.
     """
 
     verdict: Verdict
@@ -361,6 +362,7 @@ class CheckResult:
     reproducer: str | None = None
     script: str | None = None
     culprit: Culprit | None = None
+    overflows: tuple[Mapping[str, Any], ...] | None = None
 
     @classmethod
     def of(
@@ -436,6 +438,7 @@ class CheckResult:
             "notes": list(self.notes),
             "reproducer": self.reproducer,
             "script": self.script,
+            **({} if self.overflows is None else {"overflows": [dict(one) for one in self.overflows]}),
         }
 
     def render(self) -> Iterator[str]:
