@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_ascend.judge.compare import compare as compare
     from pytest_ascend.judge.verdict import CheckResult as CheckResult
     from pytest_ascend.judge.verdict import Verdict as Verdict
+    from pytest_ascend.observe.overflow_watch import watch_overflow as watch_overflow
     from pytest_ascend.observe.recording import record as record
     from pytest_ascend.options import CheckOptions as CheckOptions
     from pytest_ascend.targets import emulator as emulator
@@ -43,6 +44,7 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "record": ("pytest_ascend.observe.recording", "record"),
     "register_reference": ("pytest_ascend.cases.references", "register_reference"),
     "emulator": ("pytest_ascend.targets.emulator", None),
+    "watch_overflow": ("pytest_ascend.observe.overflow_watch", "watch_overflow"),
 }
 
 __all__ = [
@@ -60,6 +62,7 @@ __all__ = [
     "record",
     "register_reference",
     "strategies",
+    "watch_overflow",
 ]
 
 

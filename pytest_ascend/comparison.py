@@ -97,8 +97,10 @@ class Comparison:
     def _judged(self, case: Case) -> CheckResult:
         __tracebackhide__ = True
         from pytest_ascend.check import check_case
+        from pytest_ascend.observe.hearing import unheard
 
-        result = check_case(case, self._check_options())
+        with unheard():
+            result = check_case(case, self._check_options())
         if result.reproducer is None:
             result = dataclasses.replace(result, reproducer=self._session.reproduce(self._item))
         return result

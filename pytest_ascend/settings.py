@@ -150,6 +150,58 @@ def seconds(value: str) -> float:
     return float(value)
 
 
+RECORD_LEVELS = ("L0", "L1", "mix")
+RECORD_TASKS = ("tensor", "statistics", "md5")
+RECORD_FORMATS = ("pt", "safetensors")
+
+
+def record_level(value: str) -> str:
+    """A level of recording, as it is. Raises ``argparse.ArgumentTypeError`` naming the levels there are."""
+    return _one_of(value, RECORD_LEVELS, "level of recording")
+
+
+def record_task(value: str) -> str:
+    """What is recorded of a tensor, as it is. Raises ``argparse.ArgumentTypeError`` naming what there is."""
+    return _one_of(value, RECORD_TASKS, "task of recording")
+
+
+def record_format(value: str) -> str:
+    """The format of tensors' files, as it is. Raises ``argparse.ArgumentTypeError`` naming those there are."""
+    return _one_of(value, RECORD_FORMATS, "format of tensors' files")
+
+
+def rounds(value: str) -> str:
+    """Rounds of a generation loop, as they are. Raises ``argparse.ArgumentTypeError`` naming the value."""
+    for part in value.split(","):
+        if part.strip() not in ("all", "prefill", "decode") and not re.fullmatch(r"\s*\d{1,9}(-(\d{1,9})?)?\s*", part):
+            raise argparse.ArgumentTypeError(
+                f"{value!r} names no rounds: give all, prefill, decode, or numbers and ranges such as 0,2-4"
+            )
+    return value
+
+
+def count(value: str) -> int:
+    """How many, 0 or more. Raises ``argparse.ArgumentTypeError`` naming the value."""
+    if not re.fullmatch(r"\s*\d{1,9}\s*", value):
+        raise argparse.ArgumentTypeError(f"{value!r} is no count: give a whole number, 0 or more")
+    return int(value)
+
+
+def every(value: str) -> int:
+    """One in how many, 1 or more. Raises ``argparse.ArgumentTypeError`` naming the value."""
+    if not re.fullmatch(r"\s*\d{1,9}\s*", value) or not int(value):
+        raise argparse.ArgumentTypeError(f"{value!r} is no share: give N to keep one element in N, such as 100")
+    return int(value)
+
+
+def size(value: str) -> int:
+    """Bytes, such as ``500000``, ``64MB`` or ``2GB``. Raises ``argparse.ArgumentTypeError`` naming the value."""
+    match = re.fullmatch(r"\s*(\d{1,15})\s*([KMGT]?)B?\s*", value, re.IGNORECASE)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{value!r} is no size: give bytes, or such as 64MB or 2GB")
+    return int(match[1]) << (10 * " KMGT".index(match[2].upper() or " "))
+
+
 class Limits(NamedTuple):
     """What fails. None: not asked for.
 
@@ -201,6 +253,12 @@ def _some_of(value: str, known: tuple[str, ...], what: str) -> str:
     if strange or not given:
         name = strange[0] if strange else value
         raise argparse.ArgumentTypeError(f"{name!r} is no {what}: give some of {', '.join(known)}, separated by commas")
+    return value
+
+
+def _one_of(value: str, known: tuple[str, ...], what: str) -> str:
+    if value not in known:
+        raise argparse.ArgumentTypeError(f"{value!r} is no {what}: give one of {', '.join(known)}")
     return value
 
 
@@ -415,6 +473,95 @@ OPTIONS: tuple[Option, ...] = (
         parse=seconds,
     ),
     Option(
+        "overflow",
+        "Watch every operator on the target for results that leave the range of their dtype (Inf, NaN, saturation, "
+        "underflow): around each test, and in what is compared. A test that overflows fails; one that the CPU's run "
+        "has at the same place too is a note",
+    ),
+    Option(
+        "record",
+        "Record what each test calls into a folder of its own below DIR, in msprobe's layout. `pytest DIR` then runs "
+        "the recorded calls",
+        metavar="DIR",
+    ),
+    Option(
+        "record-level",
+        "What --ascend-record records: L0 (calls of layers), L1 (calls of torch's API; without it) or mix (both)",
+        metavar="LEVEL",
+        parse=record_level,
+    ),
+    Option(
+        "record-task",
+        "What --ascend-record keeps of a tensor: tensor (its values; without it), statistics (largest, smallest, mean "
+        "and norm) or md5 (statistics and a checksum)",
+        metavar="TASK",
+        parse=record_task,
+    ),
+    Option(
+        "record-apis",
+        "Which APIs --ascend-record records: names or globs separated by commas, such as 'Functional.*' or "
+        "torch.softmax",
+        metavar="PATTERN",
+        parse=api,
+    ),
+    Option(
+        "record-modules",
+        "Which layers --ascend-record records, and the calls inside of them alone: names or globs separated by commas, "
+        "such as 'encoder.layer.0.**', or sample (a few, evenly over the depth)",
+        metavar="PATTERN",
+        parse=api,
+    ),
+    Option(
+        "record-ranks",
+        "Which ranks of a distributed run record: numbers and ranges, such as 0 or 0-7. Without it: all",
+        metavar="LIST",
+        parse=listed,
+    ),
+    Option(
+        "record-rounds",
+        "Make each call of a model in a generation loop a step of its own, and record these: all, prefill, decode, or "
+        "numbers and ranges such as 0,2-4",
+        metavar="LIST",
+        parse=rounds,
+    ),
+    Option(
+        "record-tokens",
+        "As --ascend-record-rounds, by the positions in the sequence that a round computes, such as 0-15,100",
+        metavar="LIST",
+        parse=listed,
+    ),
+    Option(
+        "record-warmup",
+        "With --ascend-record-rounds or --ascend-record-tokens: so many calls of the model at the beginning of a test "
+        "are neither recorded nor counted",
+        metavar="N",
+        parse=count,
+    ),
+    Option(
+        "record-format",
+        "What --ascend-record writes tensors as: pt (which msprobe opens; without it) or safetensors",
+        metavar="FORMAT",
+        parse=record_format,
+    ),
+    Option(
+        "record-every",
+        "Keep one element in N of the tensors that --ascend-record records (those of more than 1024 elements)",
+        metavar="N",
+        parse=every,
+    ),
+    Option(
+        "record-largest",
+        "Of a tensor larger than SIZE, such as 64MB, --ascend-record keeps the statistics alone",
+        metavar="SIZE",
+        parse=size,
+    ),
+    Option(
+        "record-total",
+        "After SIZE of tensors in one step, such as 2GB, --ascend-record keeps the statistics alone",
+        metavar="SIZE",
+        parse=size,
+    ),
+    Option(
         "json",
         "Write all results to PATH as strict JSON when the run ends; `pytest-ascend schema` prints its schema",
         metavar="PATH",
@@ -446,6 +593,13 @@ class Settings:
         ab: a revision to compare with.
         ab_python: an interpreter to compare with.
         perf_time: seconds for all measuring.
+        overflow: watch operators for overflows.
+        record: the folder for what tests call; ``None``: nothing is recorded.
+        record_level, record_task, record_format: words that ``pytest_ascend.record`` takes.
+        record_apis, record_modules: names and globs, as :func:`patterns` reads them.
+        record_ranks, record_rounds, record_tokens: as ``pytest_ascend.record`` takes them.
+        record_warmup, record_every: whole numbers.
+        record_largest, record_total: bytes.
         json: where the results file goes.
     """
 
@@ -473,6 +627,20 @@ class Settings:
     ab: str | None = None
     ab_python: str | None = None
     perf_time: float | None = None
+    overflow: bool | None = None
+    record: str | None = None
+    record_level: str | None = None
+    record_task: str | None = None
+    record_apis: str | None = None
+    record_modules: str | None = None
+    record_ranks: str | None = None
+    record_rounds: str | None = None
+    record_tokens: str | None = None
+    record_warmup: int | None = None
+    record_format: str | None = None
+    record_every: int | None = None
+    record_largest: int | None = None
+    record_total: int | None = None
     json: str | None = None
 
     @classmethod
@@ -504,7 +672,18 @@ class Settings:
             chosen["target"] = self.compare
         if self.checkpoints is not None:
             chosen["checkpoints"] = CHECKPOINTS[self.checkpoints]
+        if self.overflow:
+            chosen["overflow"] = True
         return chosen
+
+    def record_options(self) -> dict[str, Any]:
+        """The keywords of ``pytest_ascend.record`` that are set here."""
+        names = ("level", "task", "apis", "modules", "ranks", "rounds", "tokens", "warmup", "format", "every")
+        found = {name: getattr(self, f"record_{name}") for name in (*names, "largest", "total")}
+        for name in ("apis", "modules"):
+            if found[name] is not None:
+                found[name] = "sample" if found[name] == "sample" else patterns(found[name])
+        return {name: value for name, value in found.items() if value is not None}
 
     def perf_options(self) -> dict[str, Any]:
         """The keywords of ``PerfOptions`` that are set here."""
@@ -529,7 +708,7 @@ def repeat(config: pytest.Config) -> Iterator[str]:
     """The judging options given on the command line, as arguments that give them again."""
     for option in OPTIONS:
         given = config.getoption(option.ini)
-        if given is None or option.field in _ELSEWHERE:
+        if given is None or option.field in _ELSEWHERE or option.field.startswith("record"):
             continue
         yield option.flag if option.metavar is None else f"{option.flag}={given}"
 

@@ -350,6 +350,8 @@ class _Make:
         return token(value, f"{self._name}.{place}") if isinstance(value, Token) else value
 
     def _tensor(self, spec: TensorSpec, place: str) -> torch.Tensor:
+        if spec.sampled:
+            raise CaseUnavailable(f"{place}: only some of its elements were recorded: record the call without `every`")
         if spec.data_name is not None or spec.numel == 0:
             made = self._dump.tensor(spec, f"{self._dump.path}: {short(self._name)}.{place}")
         else:

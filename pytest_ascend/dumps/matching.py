@@ -3,8 +3,9 @@
 1. What the mapping names.
 2. Equal names.
 3. Structure: what is left on both sides is lined up in the order it ran. Calls line up when they do the same and return
-   the same shapes: ``Mint.add`` is ``Tensor.__add__``, a ``Cell`` is a ``Module``, whatever its class is. Between calls that are matched already, a stretch of as many calls on both sides with the same shapes is matched in order
-   (renamed layers), and a call that faces several is taken for a fusion of them: its results against the last one's.
+   the same shapes: ``Mint.add`` is ``Tensor.__add__``, a ``Cell`` is a ``Module``, whatever its class is. Between
+   calls that are matched already, as many calls on both sides with the same shapes are matched in order (renamed
+   layers), and a call that faces several is taken for a fusion of them: its results against the last one's.
    A backward pass follows its forward pass.
 
 What found no partner is listed.

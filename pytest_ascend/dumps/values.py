@@ -43,6 +43,7 @@ class TensorSpec:
         requires_grad: whether autograd followed it.
         data_name: name of the file that holds its values, or None.
         md5: its checksum, which is a CRC-32, or None.
+        sampled: only some of its elements were recorded, in one dimension; shape and values are of those.
     """
 
     dtype: str
@@ -54,6 +55,7 @@ class TensorSpec:
     requires_grad: bool = False
     data_name: str | None = None
     md5: str | None = None
+    sampled: bool = False
 
     @property
     def numel(self) -> int:
@@ -178,7 +180,13 @@ def _tensor(value: Mapping[str, Any], place: str) -> TensorSpec:
     if data_name == "-1":  # written by msprobe where a tensor could not be saved
         data_name = None
     return TensorSpec(
-        name, tuple(shape), **statistics, requires_grad=value.get("requires_grad") is True, data_name=data_name, md5=md5
+        name,
+        tuple(shape),
+        **statistics,
+        requires_grad=value.get("requires_grad") is True,
+        data_name=data_name,
+        md5=md5,
+        sampled="sampled" in value,
     )
 
 

@@ -3,45 +3,65 @@
 The layout and the names are those of :mod:`pytest_ascend.dumps.msprobe`; what a value looks like is what
 :mod:`pytest_ascend.dumps.values` reads back. Tensors' files are written while the recording runs; ``dump.json``, which
 names them, is written last and whole, so that a recording that was killed is no dump rather than half of one.
+
+What msprobe hasn't stands under keys of our own, which it passes over: ``not_saved`` (why a tensor has no file),
+``sampled`` (the shape that it had, and of how many elements each one that is in the file is the first), and the file
+``recording.json``: what was asked for and what came of it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import errno
+import functools
 import json
 import linecache
-import math
 import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pytest_ascend.dumps.figures import Seen, figures, figures_on_device, named
+from pytest_ascend.dumps.saving import MEMORY, NOT_SAVED, Job, Saver
+from pytest_ascend.dumps.tensor_files import SUFFIXES, values
 from pytest_ascend.dumps.tensors import FOLDER
-from pytest_ascend.files import write_text
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["TASKS", "Frame", "Snapshot", "Writer"]
+__all__ = ["FORMATS", "TASKS", "Frame", "Limits", "Taken", "Writer"]
 
-TASKS = ("tensor", "statistics")
+TASKS = ("tensor", "statistics", "md5")
+FORMATS = tuple(SUFFIXES)
 Frame = tuple[str, int, str]
 """Where a call was made: file, line, function."""
+Taken = list[Job]
+"""Files that are to be written if the call that they belong to is recorded."""
 _PLAIN = (bool, int, float, str)
+_DEEPEST = 64  # lists in lists; a structure that holds itself has no end
+_WHOLE = 1024  # elements; tensors up to here are never sampled
+_PENDING = 512  # tensors whose figures wait on their device for one copy
 
 
-@dataclass
-class Snapshot:
-    """A value as it was at one moment, and what of it goes into files.
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What of a recording's values goes into files. None: no limit.
 
     Attributes:
-        json: as ``dump.json`` holds it.
-        tensors: file names, without a folder, and copies on the CPU.
+        every: of the elements of a tensor (of more than 1024) each such one is kept, in the order of memory; 1: all.
+        largest: bytes of a tensor; of a larger one the figures alone are kept.
+        total: bytes of all tensors of a step; after that figures alone are kept.
+        memory: bytes of tensors that may wait to be written.
     """
 
-    json: Any
-    tensors: list[tuple[str, torch.Tensor]] = field(default_factory=list)
+    every: int = 1
+    largest: int | None = None
+    total: int | None = None
+    memory: int = MEMORY
 
 
 class Writer:
@@ -49,127 +69,343 @@ class Writer:
 
     Args:
         folder: where it will lie; made here.
-        task: ``tensor``: with the values of every tensor; ``statistics``: with their smallest, largest, mean and norm.
+        task: ``tensor``: with the values of every tensor; ``statistics``: with their smallest, largest, mean and norm;
+            ``md5``: with these and a CRC-32 of the values, which msprobe calls md5.
         level: what ``dump.json`` says was recorded.
+        form: what tensors' files are: ``pt`` or ``safetensors``.
+        limits: what goes into files.
+        say: told how far writing is when that takes long.
 
     Raises:
-        ValueError: no such task.
+        ValueError: no such task or format.
         FileExistsError: the folder exists: nothing recorded is ever overwritten.
         OSError: it can't be made.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, task: str, level: str) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        task: str,
+        level: str,
+        form: str = "pt",
+        limits: Limits | None = None,
+        say: Callable[[str], object] | None = None,
+    ) -> None:
         if task not in TASKS:
             raise ValueError(f"task={task!r} can't be recorded: give {' or '.join(map(repr, TASKS))}")
+        if form not in FORMATS:
+            raise ValueError(f"format={form!r} can't be written: give {' or '.join(map(repr, FORMATS))}")
         self.folder = os.fspath(folder)
         self.task = task
         self.level = level
+        self.form = form
+        self.limits = limits or Limits()
         self.data: dict[str, dict[str, Any]] = {}
-        """The calls by name, in the order they began; may be added to until :meth:`close`."""
+        """The calls by name, in the order they ended; may be added to until :meth:`close`."""
+        self.construct: dict[str, str | None] = {}
+        """The module that each one belongs to, by name."""
         self.closed = False
+        self.sampled = self.too_large = self.too_many = 0
+        """Tensors that were sampled, and those of which figures alone are kept, by reason."""
+        self.types: Counter[str] = Counter()
+        """What is in the dump by its type alone, and how often."""
+        self._taken = 0
         self._stacks: dict[tuple[Frame, ...], list[str]] = {}
         self._lock = threading.RLock()
+        self._seen = Seen()
+        self._pending: list[tuple[dict[str, Any], torch.Tensor]] = []
         os.makedirs(os.path.dirname(os.path.abspath(self.folder)), exist_ok=True)
         os.mkdir(self.folder)
+        self._saver: Saver | None = None
         if task == "tensor":
-            os.mkdir(os.path.join(self.folder, FOLDER))
+            tensors = os.path.join(self.folder, FOLDER)
+            os.mkdir(tensors)
+            self._saver = Saver(tensors, form, self.limits.memory, say)
 
     @property
     def path(self) -> str:
         """Of ``dump.json``, which is there after :meth:`close`."""
         return os.path.join(self.folder, "dump.json")
 
+    @property
+    def failed(self) -> bool:
+        """Whether a file could not be written: what is recorded from now on has no values."""
+        return self._saver is not None and self._saver.error is not None
+
     # -- values ---------------------------------------------------------------------------------------------------
 
-    def snapshot(self, value: Any, name: str) -> Snapshot:
-        """What a value is now; nothing that happens to it afterwards changes that. Nothing is written yet.
+    def value(self, value: Any, name: str, part: str, taken: Taken, depth: int = 0) -> Any:
+        """What a value is now, as ``dump.json`` holds it; nothing that happens to it afterwards changes that.
+
+        Autograd and torch's overrides must be off. Nothing is written yet.
 
         Args:
             value: a tensor, a plain value, or lists, tuples and dicts of them. Anything else is recorded by its type.
-            name: of its place: ``Torch.relu.0.forward.input.0``; further levels are numbered.
+            name: the call's: ``Torch.relu.0.forward``.
+            part: the place in the call: ``input.0``; further levels are numbered.
+            taken: gets the files that belong to it; :meth:`keep` writes them.
         """
-        taken = Snapshot(None)
-        taken.json = self._json(value, name, taken)
-        return taken
-
-    def keep(self, *taken: Snapshot) -> None:
-        """Write the tensors of snapshots. Raises ``OSError``, with the path, when the disk doesn't take them."""
-        import torch
-
-        for name, tensor in (pair for one in taken for pair in one.tensors):
-            path = os.path.join(self.folder, FOLDER, name)
-            try:
-                with open(path, "xb") as file:
-                    torch.save(tensor, file)
-            except FileExistsError:
-                raise  # that file is another value's
-            except Exception as error:  # torch.save turns a full disk into a RuntimeError
-                _forget(path)
-                cause = error if isinstance(error, OSError) else error.__context__
-                code = cause.errno if isinstance(cause, OSError) else None
-                why = os.strerror(code) if code is not None else f"{type(error).__name__}: {error}"
-                raise OSError(code or 0, f"a recorded tensor can't be written: {why}", path) from error
-
-    def add(self, name: str, call: dict[str, Any], frames: Sequence[Frame] = ()) -> None:
-        """A call, or a backward pass, under its name; ``frames``: where it was made, the innermost first."""
-        with self._lock:
-            self.data[name] = call
-            if frames:
-                self._stacks.setdefault(tuple(frames), []).append(name)
-
-    def close(self) -> None:
-        """Write ``stack.json``, ``construct.json`` and, last, ``dump.json``. Raises ``OSError``."""
-        with self._lock:
-            if self.closed:
-                return
-            self.closed = True
-            stacks = {str(i): [names, list(map(_line, at))] for i, (at, names) in enumerate(self._stacks.items())}
-            write_text(os.path.join(self.folder, "stack.json"), json.dumps(stacks, indent=1))
-            write_text(os.path.join(self.folder, "construct.json"), "{}")
-            folder = os.path.abspath(os.path.join(self.folder, FOLDER)) if self.task == "tensor" else None
-            head = {"task": self.task, "level": self.level, "framework": "pytorch", "dump_data_dir": folder}
-            write_text(self.path, json.dumps({**head, "data": self.data}, indent=1))
-
-    # -- JSON -----------------------------------------------------------------------------------------------------
-
-    def _json(self, value: Any, name: str, taken: Snapshot) -> Any:
         import torch
 
         if isinstance(value, torch.Tensor):
-            return self._tensor(value, name, taken)
+            return self._tensor(value, name, part, taken)
         if value is None:
             return None
         if type(value) in _PLAIN:
             return {"type": type(value).__name__, "value": value}
         if isinstance(value, torch.Size):
             return {"type": "torch.Size", "value": list(value)}
-        if isinstance(value, (list, tuple)):
-            return [self._json(one, f"{name}.{i}", taken) for i, one in enumerate(value)]
-        if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-            return {key: self._json(one, f"{name}.{key}", taken) for key, one in value.items()}
-        return _other(value)
+        if depth < _DEEPEST:
+            if isinstance(value, (list, tuple)):
+                return [self.value(one, name, f"{part}.{i}", taken, depth + 1) for i, one in enumerate(value)]
+            if dataclasses.is_dataclass(value) and not isinstance(value, (type, Mapping)):
+                value = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+            if isinstance(value, Mapping):
+                return {str(k): self.value(one, name, f"{part}.{k}", taken, depth + 1) for k, one in value.items()}
+        described = _other(value)
+        if "value" not in described and "format" not in described:
+            self.types[described["type"]] += 1
+        return described
 
-    def _tensor(self, tensor: torch.Tensor, name: str, taken: Snapshot) -> dict[str, Any]:
+    def keep(self, taken: Taken) -> None:
+        """Write files. They are written later, by a thread: an error is raised by :meth:`close`."""
+        assert self._saver is not None or not taken
+        for job in taken:
+            self._saver.submit(job)  # type: ignore[union-attr]
+
+    def add(self, name: str, call: dict[str, Any], frames: Sequence[Frame] = (), parent: str | None = None) -> None:
+        """A call, or a backward pass, under its name.
+
+        Args:
+            name: in full.
+            call: as ``dump.json`` holds it.
+            frames: where it was made, the innermost first.
+            parent: the module's call that made it.
+        """
+        with self._lock:
+            self.data[name] = call
+            if self.level != "L1":
+                self.construct.setdefault(name, parent)
+            if frames:
+                self._stacks.setdefault(tuple(frames), []).append(name)
+
+    def _tensor(self, tensor: torch.Tensor, name: str, part: str, taken: Taken) -> dict[str, Any]:
+        if (kind := _not_plain(tensor)) is not None:
+            self.types[kind] += 1
+            return {"type": kind}
+        described: dict[str, Any] = {
+            "type": "torch.Tensor",
+            "dtype": str(tensor.dtype),
+            "shape": list(tensor.shape),
+            "Max": None,
+            "Min": None,
+            "Mean": None,
+            "Norm": None,
+            "requires_grad": tensor.requires_grad,
+        }
+        if not tensor.numel():
+            return described
+        if self.task == "tensor":
+            self._values(tensor, described, name, part, taken)
+        else:
+            self._figures(tensor, described)
+        return described
+
+    def _figures(self, tensor: torch.Tensor, described: dict[str, Any]) -> None:
+        """The figures alone; with a checksum where that is the task."""
+        md5 = self.task == "md5"
+        if not tensor.is_cpu:
+            waiting = figures_on_device(tensor)
+            if waiting is not None and not md5:
+                with self._lock:
+                    self._pending.append((described, waiting))
+                    if len(self._pending) >= _PENDING:
+                        self._fetch()
+                return
+            tensor = tensor.cpu()
+        strides = tensor.stride()
+        # Permuting changes no figure, but it does change the order of the bytes.
+        key = (tensor.data_ptr(), strides, tensor.shape) if md5 else (tensor.data_ptr(), tensor.numel(), 0 in strides)
+        where, total, known = self._seen.find(tensor, key)
+        if known is None:
+            known = named(figures(tensor, total))
+            if md5:
+                known["md5"] = f"{zlib.crc32(values(_packed(tensor))):08x}"
+            if where is not None:
+                _remember(where, key, total, known)
+        described.update(known)
+
+    def _values(self, tensor: torch.Tensor, described: dict[str, Any], name: str, part: str, taken: Taken) -> None:
+        """The values, in a file; the figures are taken by the thread that writes it."""
+        limits, nbytes = self.limits, tensor.numel() * tensor.element_size()
+        where, total, known = None, None, None
+        key = (tensor.data_ptr(), tensor.stride(), tensor.shape) if tensor.is_cpu else ()
+        if tensor.is_cpu:
+            where, total, known = self._seen.find(tensor, key)
+        file = re.sub(r"[^\w.\-]", "_", f"{name}.{part}{SUFFIXES[self.form]}")
+        if known is not None:
+            described["data_name"] = file
+            if "sampled" in known.described:
+                self.sampled += 1
+                described["shape"], described["sampled"] = known.described["shape"], known.described["sampled"]
+            taken.append(Job(file, described, None, nbytes, same=known))
+            return
+        sampled = limits.every > 1 and tensor.numel() > _WHOLE
+        size = nbytes // limits.every if sampled else nbytes
+        if limits.largest is not None and size > limits.largest:
+            self.too_large += 1
+            self._figures_alone(tensor, described, f"larger than {limits.largest} bytes")
+            return
+        if limits.total is not None and self._taken + size > limits.total:
+            self.too_many += 1
+            self._figures_alone(tensor, described, f"beyond the {limits.total} bytes of a step")
+            return
+        self._taken += size
+        if sampled:
+            self.sampled += 1
+            self._figures(tensor, described)
+            described["sampled"] = {"shape": described["shape"], "every": limits.every}
+            held = tensor.detach().reshape(-1)[:: limits.every].to("cpu", copy=True)
+            described["shape"] = list(held.shape)
+        else:
+            held = _packed(tensor, copy=True)
+        described["data_name"] = file
+        job = Job(file, described, held, held.nbytes, measure=not sampled)
+        if where is not None:
+            job.remember = functools.partial(_remember, where, key, total)
+        taken.append(job)
+
+    def _figures_alone(self, tensor: torch.Tensor, described: dict[str, Any], why: str) -> None:
+        self._figures(tensor, described)
+        described[NOT_SAVED] = why
+
+    def _fetch(self) -> None:
+        """Copy the figures that wait on devices, all at once where they lie together."""
         import torch
 
-        if (kind := _not_plain(tensor)) is not None:
-            return {"type": kind}
-        with torch.no_grad():
-            held = tensor.detach()
-            if self.task == "tensor":
-                held = held.to("cpu", copy=True, memory_format=torch.contiguous_format)
-            described = {
-                "type": "torch.Tensor",
-                "dtype": str(tensor.dtype),
-                "shape": list(tensor.shape),
-                **_statistics(held),
-                "requires_grad": tensor.requires_grad,
-            }
-        if self.task == "tensor" and held.numel():
-            file = re.sub(r"[^\w.\-]", "_", f"{name}.pt")
-            taken.tensors.append((file, held))
-            described["data_name"] = file
-        return described
+        pending, self._pending = self._pending, []
+        groups: dict[Any, list[tuple[dict[str, Any], torch.Tensor]]] = {}
+        for described, waiting in pending:
+            groups.setdefault((waiting.device, waiting.dtype), []).append((described, waiting))
+        for group in groups.values():
+            for (described, _), row in zip(group, torch.stack([one for _, one in group]).tolist(), strict=True):
+                described.update(named(tuple(row)))
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def abandon(self) -> None:
+        """Forget it, in a process that was forked from the one that records."""
+        self.closed = True
+        self._saver = None
+
+    def close(self, about: Mapping[str, Any] | None = None) -> None:
+        """Write ``stack.json``, ``construct.json``, ``recording.json`` and, last, ``dump.json``.
+
+        Args:
+            about: what ``recording.json`` shall say beside what was left out.
+
+        Raises:
+            OSError: a file could not be written; ``dump.json`` is there nevertheless, and what it names, wherever there
+                was room for it.
+        """
+        with self._lock:
+            if self.closed:
+                return
+            self.closed = True
+        if self._pending:
+            self._fetch()
+        if self._saver is not None:
+            self._saver.close()
+        self._seen.clear()
+        try:
+            self._write_all(about or {})
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self._write_what_fits(about or {})
+            if self._saver is None or self._saver.error is None:
+                raise OSError(error.errno, f"the dump isn't whole: {os.strerror(error.errno)}", self.path) from None
+        if self._saver is not None and self._saver.error is not None:
+            raise self._saver.error
+
+    def left_out(self) -> dict[str, Any]:
+        """What is in the dump by less than its values, for ``recording.json`` and for people."""
+        found: dict[str, Any] = {}
+        for name in ("sampled", "too_large", "too_many"):
+            if getattr(self, name):
+                found[name] = getattr(self, name)
+        if self.types:
+            found["by_type_alone"] = dict(self.types)
+        if self._saver is not None and self._saver.error is not None:
+            found["error"] = str(self._saver.error)
+        return found
+
+    def _write_all(self, about: Mapping[str, Any]) -> None:
+        stacks = {str(i): [names, list(map(_line, at))] for i, (at, names) in enumerate(self._stacks.items())}
+        _write(os.path.join(self.folder, "stack.json"), json.dumps(stacks))
+        _write(os.path.join(self.folder, "construct.json"), json.dumps(self.construct))
+        self._write_dump(len(self.data), about)
+
+    def _write_dump(self, entries: int, about: Mapping[str, Any]) -> None:
+        folder = os.path.abspath(os.path.join(self.folder, FOLDER)) if self.task == "tensor" else None
+        task = "statistics" if self.task == "md5" else self.task  # as msprobe has it
+        head = {"task": task, "level": self.level, "framework": "pytorch", "dump_data_dir": folder}
+        whole = {**about, "entries": entries, **self.left_out()}
+        if entries < len(self.data):
+            whole["cut_off"] = f"the disk was full: {len(self.data) - entries} of {len(self.data)} entries are lost"
+        _write(os.path.join(self.folder, "recording.json"), json.dumps(whole, indent=1, default=str))
+        data = self.data if entries == len(self.data) else dict(list(self.data.items())[:entries])
+        _write(self.path, f'{json.dumps(head)[:-1]}, "data": {json.dumps(data)}}}\n')
+
+    def _write_what_fits(self, about: Mapping[str, Any]) -> None:
+        """On a full disk: make room among the newest tensors, or write the first entries alone."""
+        text = sum(len(json.dumps(entry)) for entry in self.data.values())
+        if self._saver is not None and self._saver.make_room(4 * text + (1 << 20)):
+            try:
+                self._write_all(about)
+                return
+            except OSError:
+                pass
+        for entries in _fewer(len(self.data)):
+            try:
+                self._write_dump(entries, about)
+                return
+            except OSError as error:
+                if entries == 0 or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+
+
+def _write(path: str, text: str) -> None:
+    """A whole file or none. It isn't forced onto the disk, nor are the tensors: that takes longer than a step."""
+    half = f"{path}.half"
+    try:
+        with open(half, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(half, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(half)
+        raise
+
+
+def _remember(where: dict[Any, tuple[float, Any]], key: Any, total: float | None, what: Any) -> None:
+    if total is not None:
+        where[key] = total, what
+
+
+def _fewer(count: int) -> Iterator[int]:
+    while count:
+        count = count * 2 // 3
+        yield count
+
+
+def _packed(tensor: torch.Tensor, copy: bool = False) -> torch.Tensor:
+    """The values as they are packed in a file, on the CPU: a conjugate as the numbers that it stands for."""
+    import torch
+
+    held = tensor.detach().resolve_conj().resolve_neg()
+    return held.to("cpu", copy=copy, memory_format=torch.contiguous_format).contiguous()
 
 
 def _other(value: Any) -> dict[str, Any]:
@@ -204,45 +440,14 @@ def _not_plain(tensor: torch.Tensor) -> str | None:
         return f"{tensor.layout} tensor"
     if tensor.is_nested or tensor.is_quantized:
         return "torch.nested tensor" if tensor.is_nested else f"{tensor.dtype} tensor"
-    if tensor.device.type == "meta":
+    if tensor.is_meta:
         return "torch.meta tensor"
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return f"{type(tensor).__module__}.{type(tensor).__qualname__} (a subclass)"
     return None
 
 
-def _statistics(tensor: torch.Tensor) -> dict[str, Any]:
-    """Largest, smallest, mean and 2-norm, as msprobe has them: of integers and truth values the first two alone."""
-    import torch
-
-    names = ("Max", "Min", "Mean", "Norm")
-    if not tensor.numel():
-        return dict.fromkeys(names)
-    if tensor.is_complex():
-        tensor = tensor.abs()
-    if not tensor.is_floating_point():
-        wide = tensor if tensor.dtype in (torch.bool, torch.int64) else tensor.to(torch.int64)
-        if tensor.dtype is torch.bool:
-            return dict(zip(names, (bool(wide.any()), bool(wide.all()), None, None), strict=True))
-        largest, smallest = int(wide.max()), int(wide.min())
-        if tensor.dtype is torch.uint64 and smallest < 0:  # beyond what int64 holds
-            return dict.fromkeys(names)
-        return dict(zip(names, (largest, smallest, None, None), strict=True))
-    wide = tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
-    found = [float(one) for one in (wide.max(), wide.min(), wide.mean(), wide.norm())]
-    if math.isfinite(found[0]) and math.isfinite(found[1]) and not math.isfinite(found[2] + found[3]):
-        wide = wide.double()  # the sum or the squares went beyond float32: a mask of its smallest number
-        found[2:] = [float(wide.mean()), float(wide.norm())]
-    return dict(zip(names, found, strict=True))
-
-
+@functools.lru_cache(maxsize=4096)
 def _line(frame: Frame) -> str:
     file, number, function = frame
     return f"File {file}, line {number}, in {function}, \n {linecache.getline(file, number).strip()}"
-
-
-def _forget(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        return

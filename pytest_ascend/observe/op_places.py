@@ -91,28 +91,30 @@ class Places:
 
     Args:
         model: what the names of layers are taken from; None: the outermost layer that is called, whichever that is.
+        root: what the model itself is called.
     """
 
-    def __init__(self, model: nn.Module | None = None) -> None:
+    def __init__(self, model: nn.Module | None = None, root: str = "") -> None:
         if model is not None and not isinstance(model, nn.Module):
             raise TypeError(f"places are named by a torch.nn.Module, or None, and not by a {type(model).__name__}")
-        self._model = model
-        self._kinds: dict[CodeType, int] = {}
+        self._model, self._itself = model, root
+        self._kinds: dict[int, tuple[int, CodeType]] = {}  # by identity: the hash of a code object is slow
         self._layers: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
         self._parameters: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         self._roots: dict[str, int] = {}
         self._known: dict[Any, Place] = {}
-        self._forward: dict[int, dict[int, tuple[Place, str]]] = {}  # thread → sequence number → place, operator
+        self._forward: dict[int, dict[int, tuple[Place, Any]]] = {}  # thread → sequence number → place, operator
 
     def __enter__(self) -> Places:
         if self._model is not None:
             self._name(self._model, "")
+            self._layers[id(self._model)] = weakref.ref(self._model), self._itself
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for kept in (self._layers, self._parameters, self._roots, self._known, self._forward):
+        for kept in (self._layers, self._parameters, self._roots, self._known, self._forward, self._kinds):
             kept.clear()
 
     def here(self, op: Any = None) -> Place:
@@ -130,10 +132,13 @@ class Places:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             code = frame.f_code
-            kind = kinds.get(code)
-            if kind is None:
-                kind = kinds[code] = _kind(code)
-            if kind == _CALLER:
+            known = kinds.get(id(code))
+            if known is None:
+                known = kinds[id(code)] = _kind(code), code
+            kind = known[0]
+            if kind == _INNER:
+                pass
+            elif kind == _CALLER:
                 if caller is None:
                     caller = frame
                     if path is not None:
@@ -162,7 +167,7 @@ class Places:
     # -- the forward pass -----------------------------------------------------------------------------------------
 
     def _place(self, path: str, caller: FrameType | None, *more: Any) -> Place:
-        key = (path, None if caller is None else caller.f_code, 0 if caller is None else caller.f_lineno, *more)
+        key = (path, 0 if caller is None else id(caller.f_code), 0 if caller is None else caller.f_lineno, *more)
         found = self._known.get(key)
         if found is None:
             if caller is None:
@@ -179,7 +184,7 @@ class Places:
         mine = self._forward.setdefault(threading.get_ident(), {})
         if number < 0 or number in mine:
             return  # this operator has no node; the last one that has was there before
-        mine[number] = place, "" if op is None else str(op.name())
+        mine[number] = place, op
         if len(mine) > REMEMBERED:
             for old in list(mine)[: REMEMBERED // 2]:
                 del mine[old]
@@ -194,7 +199,7 @@ class Places:
             return None
         root, above = layer, frame.f_back
         while above is not None:
-            if self._kinds.get(above.f_code, _INNER) == _LAYER or _kind(above.f_code) == _LAYER:
+            if _kind(above.f_code) == _LAYER:
                 outer = above.f_locals.get("self")
                 root = outer if isinstance(outer, nn.Module) else root
             above = above.f_back
@@ -285,9 +290,9 @@ _MODULES = nn.Module._call_impl.__code__.co_filename
 _CHECKPOINTS = os.path.join(os.path.dirname(torch.utils.__file__), "checkpoint.py")
 
 
-def _fits(op: str, node: str) -> bool:
+def _fits(op: Any, node: str) -> bool:
     """Whether a node's name is the operator's: ``aten::native_layer_norm``, ``NativeLayerNormBackward0``."""
-    plain = op.rpartition("::")[2].partition(".")[0].replace("_", "").lower()
+    plain = "" if op is None else str(op.name()).rpartition("::")[2].partition(".")[0].replace("_", "").lower()
     return bool(plain) and node.rpartition("::")[2].lower().startswith(f"{plain}backward")
 
 

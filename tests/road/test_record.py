@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,7 @@ def test_statistics_without_files(tmp_path: Path) -> None:
     assert (found["Torch.isnan.0.forward"].output[0].max, found["Torch.isnan.0.forward"].output[0].mean) == (1, None)
     assert found["Torch.neg.0.forward"].args[0].max == 2**40
     assert sorted(path.name for path in Path(recording.path).parent.iterdir()) == [
-        "construct.json", "dump.json", "stack.json",
+        "construct.json", "dump.json", "recording.json", "stack.json",
     ]  # fmt: skip
 
 
@@ -248,19 +249,25 @@ def test_an_error_in_the_block_leaves_a_dump_that_opens(tmp_path: Path) -> None:
     ]
 
 
+def full_after(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    """A disk that takes so many bytes of tensors' files and then no more."""
+    write, written = os.writev, [0]
+
+    def writev(handle: int, pieces: list[Any]) -> int:
+        size = sum(len(piece) for piece in pieces)
+        if written[0] + size > room:
+            os.write(handle, b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written[0] += size
+        return write(handle, pieces)
+
+    monkeypatch.setattr(os, "writev", writev)
+
+
 def test_a_full_disk_is_one_sentence_and_leaves_a_dump_that_opens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save, sizes = torch.save, []
-
-    def full(tensor: torch.Tensor, file: Any) -> None:
-        sizes.append(tensor.numel())
-        if len(sizes) > 3:
-            file.write(b"half")
-            raise OSError(errno.ENOSPC, "No space left on device")
-        save(tensor, file)
-
-    monkeypatch.setattr(torch, "save", full)
+    full_after(monkeypatch, 2500)
     recording = pa.record(None, tmp_path)
 
     def block() -> None:
@@ -271,21 +278,47 @@ def test_a_full_disk_is_one_sentence_and_leaves_a_dump_that_opens(
 
     with pytest.raises(OSError, match=r"a recorded tensor can't be written: No space left on device.*pt'"):
         block()
-    assert list(entries(recording)) == ["Torch.ones.0.forward", "Torch.relu.0.forward"]
-    assert len(list((Path(recording.path).parent / "dump_tensor_data").iterdir())) == 3
+    found = entries(recording)
+    specs = [spec for entry in found.values() for spec in (*entry.args, *entry.output) if isinstance(spec, TensorSpec)]
+    saved = [spec.data_name for spec in specs if spec.data_name is not None]
+    assert 0 < len(saved) < 5
+    assert sorted(saved) == sorted(p.name for p in (Path(recording.path).parent / "dump_tensor_data").iterdir())
+    for entry in found.values():
+        for spec in (*entry.args, *entry.output):
+            if isinstance(spec, TensorSpec) and spec.data_name is not None:
+                assert torch.equal(value(recording, spec), torch.ones(2))
+
+
+def test_a_full_disk_leaves_the_gradients_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full_after(monkeypatch, 2500)
+    w = torch.ones(3, requires_grad=True)
+
+    def block() -> None:
+        with pa.record(None, tmp_path):
+            for _ in range(5):
+                (w * 2).sum().backward()
+
+    with pytest.raises(OSError, match="No space left on device"):
+        block()
+    assert torch.equal(w.grad, torch.full((3,), 10.0))
 
 
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"level": "L0"}, "level='L0' can't be recorded: give 'L1'"),
-        ({"task": "md5"}, "task='md5' can't be recorded: give 'tensor' or 'statistics'"),
+        ({"level": "L2"}, "level='L2' can't be recorded: give 'L0' or 'L1' or 'mix'"),
+        ({"task": "sha"}, "task='sha' can't be recorded: give 'tensor' or 'statistics' or 'md5'"),
+        ({"format": "npy"}, "format='npy' can't be recorded: give 'pt' or 'safetensors'"),
+        ({"steps": "1;2"}, "steps='1;2' can't be chosen: give numbers and ranges such as '0,2-4' or '3-'"),
+        ({"rounds": "first"}, "rounds='first' can't be chosen: give all, prefill, decode, or numbers"),
+        ({"tokens": -1}, r"tokens=\[-1\] can't be chosen: give whole numbers"),
+        ({"warmup": -1}, "warmup=-1 can't be recorded: give a whole number"),
     ],
 )
 def test_what_is_not_offered_is_refused_with_what_is(tmp_path: Path, given: dict[str, str], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         pa.record(None, tmp_path, **given)
-    with pytest.raises(TypeError, match=r"needs a torch\.nn\.Module, or None, and was given a function"):
+    with pytest.raises(TypeError, match=r"needs a torch\.nn\.Module, several, .* or None, and was given a function"):
         pa.record(test_ranks_lie_beside_each_other, tmp_path)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 
@@ -348,8 +381,11 @@ def test_no_tensor_s_file_is_written_over(tmp_path: Path) -> None:
     from pytest_ascend.dumps.writing import Writer
 
     writer = Writer(tmp_path / "dump", task="tensor", level="L1")
-    writer.keep(writer.snapshot(torch.ones(3), "Torch.relu.0.forward.input.0"))
-    with pytest.raises(FileExistsError):
-        writer.keep(writer.snapshot(torch.zeros(3), "Torch.relu.0.forward.input.0"))
+    for tensor in (torch.ones(3), torch.zeros(3)):
+        taken: Any = []
+        writer.value(tensor, "Torch.relu.0.forward", "input.0", taken)
+        writer.keep(taken)
+    with pytest.raises(FileExistsError, match="a recorded tensor can't be written: File exists"):
+        writer.close()
     (file,) = (tmp_path / "dump").rglob("*.pt")
     assert torch.equal(torch.load(file, weights_only=True), torch.ones(3))

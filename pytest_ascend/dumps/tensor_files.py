@@ -1,0 +1,182 @@
+"""The bytes of a tensor's file: what ``torch.save`` or safetensors would write, as parts that go out in one call.
+
+``torch.save`` takes several times as long as the disk does for the tensors of a recording, which are many and small. A
+``.pt`` file is a zip archive of stored records: the pickle that describes the tensor (``data.pkl``), its values
+(``data/0``), and the byte order and version of the format. The values begin at a multiple of 64 bytes, as torch's own
+do, so that they can be mapped into memory.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import io
+import json
+import pickle
+import struct
+import sys
+import zlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["SUFFIXES", "crc32", "parts", "values"]
+
+SUFFIXES = {"pt": ".pt", "safetensors": ".safetensors"}
+"""What files of each format end in."""
+_STORAGES = {
+    "torch.float64": "DoubleStorage",
+    "torch.float32": "FloatStorage",
+    "torch.float16": "HalfStorage",
+    "torch.bfloat16": "BFloat16Storage",
+    "torch.int64": "LongStorage",
+    "torch.int32": "IntStorage",
+    "torch.int16": "ShortStorage",
+    "torch.int8": "CharStorage",
+    "torch.uint8": "ByteStorage",
+    "torch.bool": "BoolStorage",
+    "torch.complex64": "ComplexFloatStorage",
+    "torch.complex128": "ComplexDoubleStorage",
+}
+_SAFETENSORS = {
+    "torch.float64": "F64",
+    "torch.float32": "F32",
+    "torch.float16": "F16",
+    "torch.bfloat16": "BF16",
+    "torch.int64": "I64",
+    "torch.int32": "I32",
+    "torch.int16": "I16",
+    "torch.int8": "I8",
+    "torch.uint8": "U8",
+    "torch.bool": "BOOL",
+    "torch.complex64": "C64",
+    "torch.uint16": "U16",
+    "torch.uint32": "U32",
+    "torch.uint64": "U64",
+    "torch.float8_e4m3fn": "F8_E4M3",
+    "torch.float8_e5m2": "F8_E5M2",
+}
+_ALIGNMENT = 64
+_LARGEST = (1 << 32) - (1 << 20)  # beyond that a zip archive has other fields
+_DOS_DATE = 0x21  # 1980-01-01, as torch writes it
+
+
+def values(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous tensor on the CPU, without a copy."""
+    import torch
+
+    flat = tensor.detach().reshape(-1)
+    return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else memoryview(b"")  # type: ignore[arg-type]
+
+
+def crc32(tensor: torch.Tensor) -> str:
+    """What msprobe calls ``md5``: the CRC-32 of a tensor's bytes, as 8 hexadecimal digits. Contiguous, on the CPU."""
+    return f"{zlib.crc32(values(tensor)):08x}"
+
+
+def parts(tensor: torch.Tensor, form: str, checksum: int | None = None) -> list[bytes | memoryview]:
+    """A file's bytes, in pieces.
+
+    Args:
+        tensor: contiguous, on the CPU.
+        form: ``pt`` or ``safetensors``.
+        checksum: the CRC-32 of the values, where it is known.
+
+    Raises:
+        ValueError: safetensors have no such dtype.
+    """
+    dtype = str(tensor.dtype)
+    if form == "safetensors":
+        if dtype not in _SAFETENSORS:
+            raise ValueError(f"safetensors have no {dtype.removeprefix('torch.')}")
+        data = values(tensor)
+        return [_safetensors_head(dtype, tuple(tensor.shape), len(data)), data]
+    if dtype not in _STORAGES or tensor.nbytes > _LARGEST or sys.byteorder != "little":
+        return [_as_torch_saves(tensor)]
+    data = values(tensor)
+    described = _pickled(dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.numel())
+    return _archive(described, data, zlib.crc32(data) if checksum is None else checksum)
+
+
+def _as_torch_saves(tensor: torch.Tensor) -> memoryview:
+    import torch
+
+    file = io.BytesIO()
+    torch.save(tensor, file)
+    return file.getbuffer()
+
+
+def _safetensors_head(dtype: str, shape: tuple[int, ...], nbytes: int) -> bytes:
+    entry = {"dtype": _SAFETENSORS[dtype], "shape": list(shape), "data_offsets": [0, nbytes]}
+    text = json.dumps({"data": entry}, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
+
+
+@functools.lru_cache(maxsize=4096)
+def _pickled(dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], numel: int) -> bytes:
+    """``data.pkl``: how torch describes a tensor whose values lie in record ``data/0``."""
+    import torch
+
+    file = io.BytesIO()
+    pickler = _Pickler(file, protocol=2)
+    pickler.dump(_Described(getattr(torch, _STORAGES[dtype]), shape, strides, numel))
+    return file.getvalue()
+
+
+class _Described:
+    """Pickles as a tensor does."""
+
+    def __init__(self, storage: type, shape: tuple[int, ...], strides: tuple[int, ...], numel: int) -> None:
+        self.storage = _Storage(storage, numel)
+        self.shape = shape
+        self.strides = strides
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from torch._utils import _rebuild_tensor_v2
+
+        return _rebuild_tensor_v2, (self.storage, 0, self.shape, self.strides, False, collections.OrderedDict())
+
+
+class _Storage:
+    def __init__(self, kind: type, numel: int) -> None:
+        self.kind = kind
+        self.numel = numel
+
+
+class _Pickler(pickle.Pickler):
+    def persistent_id(self, obj: Any) -> Any:
+        return ("storage", obj.kind, "0", "cpu", obj.numel) if isinstance(obj, _Storage) else None
+
+
+def _archive(described: bytes, data: memoryview, checksum: int) -> list[bytes | memoryview]:
+    """A zip archive of the records that ``torch.load`` asks for."""
+    records: list[tuple[bytes, bytes | memoryview, int]] = [
+        (b"archive/data.pkl", described, zlib.crc32(described)),
+        (b"archive/byteorder", b"little", _CRC_BYTEORDER),
+        (b"archive/data/0", data, checksum),
+        (b"archive/version", b"3\n", _CRC_VERSION),
+    ]
+    found: list[bytes | memoryview] = []
+    directory: list[bytes] = []
+    at = 0
+    for name, record, crc in records:
+        size = len(record)
+        begins = at + 30 + len(name)
+        padding = -(begins + 4) % _ALIGNMENT
+        extra = b"FB" + struct.pack("<H", padding) + b"Z" * padding
+        fields = struct.pack("<HHHHHIIIHH", 0, 0, 0, 0, _DOS_DATE, crc, size, size, len(name), len(extra))
+        found += [b"PK\x03\x04" + fields + name + extra, record]
+        central = struct.pack("<HHHHHHIIIHHHHHII", 0, 0, 0, 0, 0, _DOS_DATE, crc, size, size, len(name), *_NOTHING, at)
+        directory.append(b"PK\x01\x02" + central + name)
+        at = begins + len(extra) + size
+    listed = b"".join(directory)
+    end = struct.pack("<HHHHIIH", 0, 0, len(records), len(records), len(listed), at, 0)
+    found.append(listed + b"PK\x05\x06" + end)
+    return found
+
+
+_NOTHING = (0, 0, 0, 0, 0)  # extra, comment, disk, internal and external attributes
+_CRC_BYTEORDER = zlib.crc32(b"little")
+_CRC_VERSION = zlib.crc32(b"3\n")
