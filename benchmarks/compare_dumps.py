@@ -2,11 +2,11 @@
 
     python benchmarks/compare_dumps.py [--times N] [--failing] [--peer PYTHON]
 
-A training step of a model of 24 blocks is recorded with every tensor of its layers and APIs (3,514 tensors, 162 MB), and
-once more with each value off by a rounding. With ``--times 10`` the dump is ten times as large, ten steps beside each
+A training step of a model of 24 blocks is recorded with every tensor of its layers and APIs, and once more with each
+value off by a rounding. With ``--times 10`` the dump is ten times as large, ten steps beside each
 other. ``--failing`` makes one layer of the second dump wrong by 1 %, so that what follows it fails. PYTHON is an
-interpreter that has mindstudio-probe (msprobe). Both tools run in processes of their own; time and peak memory are those
-of the whole process, including its start.
+interpreter that has mindstudio-probe (msprobe). Both tools run in processes of their own; time and peak memory are
+those of the whole process, including its start.
 """
 
 from __future__ import annotations
@@ -80,6 +80,15 @@ def write(folder: Path, *, failing: bool) -> tuple[Path, Path]:
     return golden, target
 
 
+def written(folder: Path, *, failing: bool) -> tuple[Path, Path]:
+    """:func:`write` in a process of its own: what this one has in memory counts for the processes it starts."""
+    program = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); from pathlib import Path; "
+    program += f"import compare_dumps; print(*compare_dumps.write(Path({str(folder)!r}), failing={failing}), sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    golden, target = done.stdout.splitlines()[-2:]
+    return Path(golden), Path(target)
+
+
 def times(dump: Path, folder: Path, count: int) -> Path:
     """So many steps of one dump, beside each other; the files are links to one another."""
     for step in range(count):
@@ -113,7 +122,7 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        golden, target = write(folder, failing=given.failing)
+        golden, target = written(folder, failing=given.failing)
         files = list((golden / "dump_tensor_data").iterdir())
         size = sum(path.stat().st_size for path in files)
         print(f"each dump: {len(files)} tensors, {size / 1e6:.0f} MB; {given.times} times that")

@@ -150,7 +150,8 @@ def _alone(found: Mapping[str, Any], everything: bool) -> Iterator[Line]:
 
 def _text(value: Any) -> str:
     """A text that can't move the terminal's cursor, whoever wrote it."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))
+    text = str(value)
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 # ------------------------------------------------------------------------------------------------ HTML
