@@ -13,6 +13,7 @@ import json
 import math
 import mmap
 import os
+import pickletools
 import stat
 import struct
 from collections.abc import Mapping
@@ -195,6 +196,7 @@ def _whole_numbers(value: Any) -> bool:
 # ------------------------------------------------------------------------------------------------ .pt
 
 _EOCD, _EOCD64, _CENTRAL, _LOCAL = b"PK\x05\x06", b"PK\x06\x06", b"PK\x01\x02", b"PK\x03\x04"
+_CONTAINERS = {"SETITEM", "SETITEMS", "APPEND", "APPENDS", "BUILD"}
 _DTYPES = {
     **{"DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16"},
     **{"BFloat16Storage": "bfloat16", "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16"},
@@ -349,6 +351,9 @@ def _described(program: bytes) -> _Described | str | None:
     if strangers:
         return "holds more than a tensor: " + short(", ".join(sorted(name.replace(" ", ".") for name in strangers)))
     dtype = _DTYPES.get(next(iter(storages)).removeprefix("torch ")) if len(storages) == 1 else None
+    kinds = [operation.name for operation, _, _ in pickletools.genops(program)]
+    if kinds.count("BINPERSID") != 1 or not _CONTAINERS.isdisjoint(kinds):
+        return None  # several tensors on one storage, or one in a container
     plain = {"torch._utils _rebuild_tensor_v2"} <= names and "torch._utils _rebuild_tensor_v3" not in names
     if dtype is None or not plain or len(numbers) % 2 or len(numbers) < 2 or b"conj" in program or b"neg" in program:
         return None

@@ -49,10 +49,9 @@ def read_bin(data: bytes | mmap.mmap, where: str) -> Held:
         raise DumpError(f"{where}: dims={short(text)} is no shape")
     start, held = end + len(_END), len(data) - end - len(_END)
     needed = math.prod(shape) * ITEMSIZES[dtype]
-    declared = _whole(fields.get("$Object.Length"))
     if held < needed:
         raise DumpError(f"{where}: was cut off: {held} bytes of values, and {needed} are declared")
-    if held > needed and declared >= 0 and held != declared:
+    if held > needed:
         raise DumpError(f"{where}: {held} bytes of values, and dims={short(text)} of {dtype} are {needed}")
     return arrays.array_of(data, dtype, shape, start, where)
 

@@ -24,7 +24,7 @@ from pytest_ascend.dumps.summaries import AGREED
 from pytest_ascend.dumps.text import DumpError
 from pytest_ascend.judge.verdict import Kind, Metrics, Verdict, jsonable
 
-__all__ = ["DumpComparison", "Row", "UnitComparison", "compare", "compare_call"]
+__all__ = ["DumpComparison", "Row", "UnitComparison", "compare", "compare_call", "compare_units"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ def compare(
     golden = open_side(golden_path, golden_tokens if golden_tokens is not None else tokens)
     target = open_side(target_path, tokens)
     pairs, golden_only, target_only, notes = paired_units(golden, target)
-    units = [_compare_units(a, b, name, mapped, rule, progress) for name, a, b in pairs]
+    units = [compare_units(a, b, name, mapped, rule, progress) for name, a, b in pairs]
     found = DumpComparison(
         os.fspath(golden_path), os.fspath(target_path), tuple(units), tuple(golden_only), tuple(target_only), ()
     )
@@ -238,9 +238,16 @@ def _notes(found: DumpComparison, golden: Side, target: Side) -> Iterator[str]:
         yield f"{count} tensors are {sides} in the target: judged at the lower precision"
 
 
-def _compare_units(
-    golden: Unit, target: Unit, name: str, mapped: Mapped, rule: Rule, progress: Callable[[int, int], None] | None
+def compare_units(
+    golden: Unit,
+    target: Unit,
+    name: str,
+    mapped: Mapped,
+    rule: Rule,
+    progress: Callable[[int, int], None] | None = None,
+    metrics: dict[str, Metrics] | None = None,
 ) -> UnitComparison:
+    """One unit of each side, all of it; ``metrics``, where given, gets those of each row by its name."""
     matching = match(golden, target, mapped)
     result = UnitComparison(name, golden.path, target.path, matching=matching)
     for side in (golden, target):
@@ -251,7 +258,7 @@ def _compare_units(
     matching.target_only = [n for n in matching.target_only if n not in gone]
     drift = Drift()
     for number, one in enumerate(matching.matches):
-        rows = compare_call(golden, target, one, mapped, rule, drift)
+        rows = compare_call(golden, target, one, mapped, rule, drift, metrics)
         result.rows += rows
         result.calls.append(State(one.golden, _agree(rows, ("input", "parameter")), _agree(rows, ("output",))))
         if progress is not None:
@@ -290,7 +297,15 @@ class Drift:
             self.distance = max(self.distance, found.apart)
 
 
-def compare_call(golden: Unit, target: Unit, one: Match, mapped: Mapped, rule: Rule, drift: Drift) -> list[Row]:
+def compare_call(
+    golden: Unit,
+    target: Unit,
+    one: Match,
+    mapped: Mapped,
+    rule: Rule,
+    drift: Drift,
+    metrics: dict[str, Metrics] | None = None,
+) -> list[Row]:
     """The rows of a pair of calls. Results may be as far apart as arguments explain, and those as the drift does."""
     try:
         a, b = golden.call(one.golden), target.call(one.target)
@@ -322,6 +337,8 @@ def compare_call(golden: Unit, target: Unit, one: Match, mapped: Mapped, rule: R
             known = True
         drift.accept(found)
         rows.append(_row(_named(owner.name, left.label), _named(b.name, right.label), role, left, right, found))
+        if metrics is not None and found.metrics is not None:
+            metrics[rows[-1].name] = found.metrics
     return rows
 
 
