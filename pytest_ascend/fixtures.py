@@ -39,8 +39,12 @@ def ascend_compare(request: pytest.FixtureRequest) -> Comparison:
 
 @pytest.fixture
 def ascend_device(request: pytest.FixtureRequest) -> torch.device:
-    """The torch.device that --ascend-compare names, real or emulated; skips the test without that option."""
-    return _session_of(request, "ascend_device").target().device()
+    """The torch.device that --ascend-compare names, real or emulated; skips the test without that option.
+
+    With --ascend-overflow alone it is the machine's NPU, or the emulated one.
+    """
+    session = request.config.stash[KEY]
+    return (session if session.watches else _session_of(request, "ascend_device")).target().device()
 
 
 @pytest.fixture

@@ -52,13 +52,13 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     ascend = session.config.stash[KEY]
-    if ascend.on:
+    if ascend.on or ascend.watches:
         ascend.target()  # a usage error now rather than one per test
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     ascend = config.stash[KEY]
-    return ascend.header() if ascend.on else None
+    return ascend.header() if ascend.on or ascend.watches else None
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -90,12 +90,22 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     item.config.stash[KEY].prepare(item)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    ascend = item.config.stash[KEY]
+    if not ascend.watches:
+        return (yield)
+    from pytest_ascend import overflow_run
+
+    return (yield from overflow_run.around(ascend, item))
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     ascend = item.config.stash[KEY]
-    if (ascend.on or ascend.child is not None or ascend.perf_results is not None) and call.excinfo:
+    if (ascend.on or ascend.watches or ascend.child is not None or ascend.perf_results is not None) and call.excinfo:
         hide_own_frames()
     report = yield
     ascend.complete(item, call, report)

@@ -43,6 +43,7 @@ class ComparisonFailed(AssertionError):
     """A comparison whose verdict fails the test; its text is the result, rendered."""
 
     __module__ = "builtins"  # pytest then prints the bare class name, as it does for its own outcomes
+    bare = False  # whether the text says all, and no line of the test raised it
 
     def __init__(self, result: CheckResult, record: Record) -> None:
         self.result = result
@@ -98,6 +99,11 @@ class AscendSession:
     def on(self) -> bool:
         """Whether comparisons run: ``--ascend-compare`` or its ini twin was given."""
         return self.settings.compare is not None
+
+    @property
+    def watches(self) -> bool:
+        """Whether tests are watched for overflows: ``--ascend-overflow`` or its ini twin was given."""
+        return bool(self.settings.overflow) and self.child is None
 
     @property
     def is_worker(self) -> bool:
@@ -237,7 +243,8 @@ class AscendSession:
         self.environment = environment or self.environment  # a case that could not run has none
         record: Record = {"nodeid": item.nodeid, **result.to_dict(), "seed": seed, **of_the_case}
         record.update(getattr(item, "detail", {}))
-        if self.settings.save or self.settings.update or self.settings.limits.error is not None:
+        stores = self.settings.save or self.settings.update or self.settings.limits.error is not None
+        if stores and record["criterion"] != "overflow":
             number = sum(1 for known in item.stash.get(_RECORDS, []) if known["api"] == record["api"])
             record.update(self.errors().look(item, result, target, number))
         item.stash.setdefault(_RECORDS, []).append(record)
@@ -254,7 +261,7 @@ class AscendSession:
         failure = error if isinstance(error, (ComparisonFailed, PerfFailed)) else None
         if failure is not None and call.excinfo is not None and report.failed:
             if self.config.getoption("tbstyle") == "auto" and not isinstance(report.longrepr, str):
-                report.longrepr = _short(call.excinfo)
+                report.longrepr = str(failure) if getattr(failure, "bare", False) else _short(call.excinfo)
             vars(report)["ascend_error"] = self.outcome(failure.record or {"verdict": "FAIL"}) == "error"
         if isinstance(error, pytest.fail.Exception) and not error.pytrace and report.failed:
             report.longrepr = str(error)  # a sentence of its own; pytest would add that the traceback is hidden
@@ -327,7 +334,7 @@ class AscendSession:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         if (
             self.settings.strict
-            and (self.compared_nothing() or self.timed_nothing())
+            and (self.compared_nothing() or self.timed_nothing() or self.watched_nothing())
             and session.exitstatus == pytest.ExitCode.OK
         ):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -356,7 +363,14 @@ class AscendSession:
     def compared_nothing(self) -> bool:
         """Whether the command line asked for comparisons and none ran."""
         asked = self.config.getoption("ascend_compare") is not None and self.perf_results is None
-        return asked and not self.results and not self.config.getoption("collectonly")
+        compared = [record for record in self.results if record["criterion"] != "overflow"]
+        return asked and not self.watches and not compared and not self.config.getoption("collectonly")
+
+    def watched_nothing(self) -> bool:
+        """Whether the command line asked to watch for overflows and no test ran an operator on the target."""
+        asked = self.config.getoption("ascend_overflow") and self.child is None
+        watched = any(record.get("overflows") is not None for record in self.results)
+        return bool(asked) and not watched and not self.config.getoption("collectonly")
 
     def timed_nothing(self) -> bool:
         """Whether timings were asked for and no test that ran asked for one."""
@@ -372,13 +386,13 @@ class AscendSession:
 
     def summary(self) -> Iterator[Line]:
         """The lines of the terminal section; none for a run that had nothing to do with us."""
-        silent = self.compared_nothing() or self.timed_nothing() or self.write_error
+        silent = self.compared_nothing() or self.timed_nothing() or self.watched_nothing() or self.write_error
         if self.child is not None or not (self.results or self.absent or silent):
             return
-        from pytest_ascend.report import terminal, timings
+        from pytest_ascend.report import overflows, terminal, timings
 
         verbosity = self.config.getoption("verbose")
-        compared = [record for record in self.results if "perf" not in record]
+        compared = [r for r in self.results if "perf" not in r and r["criterion"] != "overflow"]
         timed = [record for record in self.results if "perf" in record]
         missing = "red" if self.settings.strict else "yellow"
         if compared or self.absent:
@@ -386,6 +400,11 @@ class AscendSession:
         elif self.compared_nothing():
             text = f"ascend: {COMPARE} was given but nothing was compared: no test that ran called ascend_compare"
             yield terminal.Line(text, missing)
+        yield from overflows.summary([r for r in self.results if r.get("overflows") is not None], verbosity)
+        if self.watched_nothing():
+            yield terminal.Line(
+                f"ascend: --ascend-overflow was given but no test ran an operator on {self.target().spec}", missing
+            )
         if self._errors is not None and verbosity > -2:
             yield from (terminal.Line(f"error drift: {text}", "yellow") for text in self._errors.said(compared))
         if self.perf_results is not None:

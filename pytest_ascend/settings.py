@@ -473,6 +473,12 @@ OPTIONS: tuple[Option, ...] = (
         parse=seconds,
     ),
     Option(
+        "overflow",
+        "Watch every operator on the target for results that leave the range of their dtype (Inf, NaN, saturation, "
+        "underflow): around each test, and in what is compared. A test that overflows fails; one that the CPU's run "
+        "has at the same place too is a note",
+    ),
+    Option(
         "record",
         "Record what each test calls into a folder of its own below DIR, in msprobe's layout. `pytest DIR` then runs "
         "the recorded calls",
@@ -587,6 +593,7 @@ class Settings:
         ab: a revision to compare with.
         ab_python: an interpreter to compare with.
         perf_time: seconds for all measuring.
+        overflow: watch operators for overflows.
         record: the folder for what tests call; ``None``: nothing is recorded.
         record_level, record_task, record_format: words that ``pytest_ascend.record`` takes.
         record_apis, record_modules: names and globs, as :func:`patterns` reads them.
@@ -620,6 +627,7 @@ class Settings:
     ab: str | None = None
     ab_python: str | None = None
     perf_time: float | None = None
+    overflow: bool | None = None
     record: str | None = None
     record_level: str | None = None
     record_task: str | None = None
@@ -664,6 +672,8 @@ class Settings:
             chosen["target"] = self.compare
         if self.checkpoints is not None:
             chosen["checkpoints"] = CHECKPOINTS[self.checkpoints]
+        if self.overflow:
+            chosen["overflow"] = True
         return chosen
 
     def record_options(self) -> dict[str, Any]:

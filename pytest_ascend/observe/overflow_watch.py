@@ -8,6 +8,7 @@ another operator made them. The host waits for the device once in 512 tensors of
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from collections import Counter
@@ -24,9 +25,9 @@ from pytest_ascend.observe.overflow_chain import Chains, Step
 from pytest_ascend.observe.overflow_findings import Finding
 from pytest_ascend.observe.overflow_ranges import Range, Ranges
 from pytest_ascend.observe.overflow_rows import NORMS, floating, lost_share, zero_rows
-from pytest_ascend.targets.npu import saturates
+from pytest_ascend.targets.npu import overflow_flag, saturates
 
-__all__ = ["OverflowWatch", "watch_overflow"]
+__all__ = ["OverflowWatch", "paused", "watch_overflow"]
 
 #: The share of small numbers is measured at a place's first call and at every so manieth one.
 SHARES = 16
@@ -71,6 +72,7 @@ class OverflowWatch:
 
     Attributes:
         operators: how many operators were watched.
+        on_device: how many of them gave a result on the device that was asked for, other than a copy.
     """
 
     def __init__(
@@ -80,7 +82,8 @@ class OverflowWatch:
         saturating: bool | None = None,
     ) -> None:
         self._places = Places(model, root="" if model is None else type(model).__name__)
-        self._chains = Chains(None if device is None else torch.device(device).type)
+        self._device = None if device is None else torch.device(device).type
+        self._chains = Chains(self._device)
         self._ranges = Ranges()
         self._saturating = saturating
         self._modes: dict[str, bool] = {}
@@ -92,8 +95,12 @@ class OverflowWatch:
         self._compiled = CompiledCalls()
         self._lock = threading.RLock()  # a backward pass has a thread for each device
         self._reading = 0  # the thread that does
+        self._paused = False
+        self._flag: bool | None = None  # the NPU's own, where it has one
+        self._flagged = False
         self._mode: _Mode | None = None
         self.operators = 0
+        self.on_device = 0
 
     # -- what came of it ------------------------------------------------------------------------------------------
 
@@ -107,6 +114,11 @@ class OverflowWatch:
     def serious(self) -> tuple[Finding, ...]:
         """The findings by which results are wrong: see :attr:`Finding.serious`."""
         return tuple(finding for finding in self.findings if finding.serious)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether compiled kernels ran, of whose inside nothing is known."""
+        return self._compiled.ran > 0
 
     @property
     def waits(self) -> int:
@@ -130,6 +142,11 @@ class OverflowWatch:
             )
         if not self.operators:
             said.append("no operator was watched: nothing is known about overflows")
+        if self._flagged:
+            said.append(
+                "the NPU's overflow flag was raised and no result shows why: a kernel may have overflowed on the way, "
+                "or NaN became 0"
+            )
         for step in list(self._chains.outside.values())[:3]:
             said.append(f"{step.name} was given NaN or Inf that no watched operator made ({step.place})")
         for what, count in self._ranges.unmeasured.most_common():
@@ -163,31 +180,60 @@ class OverflowWatch:
             raise RuntimeError("this watch runs already: call pytest_ascend.watch_overflow again for another one")
         self._places.__enter__()
         self._compiled.__enter__()
-        self._mode = _Mode(self._call)
-        self._mode.__enter__()  # type: ignore[no-untyped-call]
+        self._on()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._off()
+        self._close(error)
+
+    @contextlib.contextmanager
+    def standing(self) -> Iterator[OverflowWatch]:
+        """A block in parts of which operators are watched: those under :meth:`while_on`."""
+        self._places.__enter__()
+        self._compiled.__enter__()
+        error: BaseException | None = None
+        try:
+            yield self
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self._close(error)
+
+    def while_on(self, within: contextlib.AbstractContextManager[Any] | None = None) -> _While:
+        """A context that watches, within another one; it may be entered several times, within :meth:`standing`."""
+        return _While(self._on, self._off, within or contextlib.nullcontext())
+
+    def _on(self) -> None:
+        self._mode = _Mode(self._call)
+        _running.append(self)
+        self._mode.__enter__()  # type: ignore[no-untyped-call]
+
+    def _off(self) -> None:
         assert self._mode is not None
-        self._mode.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
+        self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        _running.remove(self)
         self._mode = None
-        self._compiled.__exit__(kind, error, traceback)
+
+    def _close(self, error: BaseException | None) -> None:
+        self._compiled.__exit__(None, None, None)
         try:
             self._read()
         except RuntimeError:  # the device is gone, and the block's own error says so
             if error is None:
                 raise
         finally:
-            self._places.__exit__(kind, error, traceback)
+            self._places.__exit__(None, None, None)
             self._storages.clear()
 
     # -- one operator ---------------------------------------------------------------------------------------------
 
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._reading == threading.get_ident():
-            return func(*args, **kwargs)  # our own, when somebody asks within the block
+        if self._paused or self._reading == threading.get_ident():
+            return func(*args, **kwargs)  # our own
         kind = self._kinds.get(func)
         if kind is None:
             kind = self._kinds[func] = _Kind(func)
@@ -211,6 +257,8 @@ class OverflowWatch:
                         self._given(tensor, inputs)
         result = func(*args, **kwargs)
         self.operators += 1
+        if not kind.cast and not kind.allocates and (self._device is None or _device_of(result) == self._device):
+            self.on_device += 1
         written = kind.written(args, kwargs, result)
         if kind.allocates:  # whatever lies in fresh memory is nobody's result
             for tensor in written:
@@ -287,7 +335,8 @@ class OverflowWatch:
                 source = args[1] if kind.plain == "copy" and len(args) > 1 else args[0] if args else None
                 cast = kind.cast and isinstance(source, torch.Tensor) and source.dtype.itemsize > made.dtype.itemsize
                 if cast or place.backward:
-                    share = lost_share(source if cast else None, written[0])
+                    there = cast and isinstance(source, torch.Tensor) and source.device == written[0].device
+                    share = lost_share(source if there else None, written[0])
                     if share is not None:
                         self._ranges.flag(made, "lost", share)
 
@@ -302,6 +351,8 @@ class OverflowWatch:
             else:
                 known = saturates()
             self._modes[device] = known
+            if known and self._saturating is None:
+                self._flag = overflow_flag()
         return known
 
     def _read(self) -> None:
@@ -318,8 +369,44 @@ class OverflowWatch:
             for made in self._together:
                 made.settle()
             self._together.clear()
+            if self._flag is False:  # it is raised for good, so that it tells nothing more once it is
+                self._flag = overflow_flag()
+                self._flagged = self._flag and not self._chains.findings()
             if len(self._storages) > REMEMBERED:
                 self._storages = {key: one for key, one in self._storages.items() if one[0].cause is not None}
+
+
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """A block in which the watches that run now see nothing: a check runs its case many times, with other values."""
+    running = [watch for watch in _running if not watch._paused]
+    for watch in running:
+        watch._paused = True
+    try:
+        yield
+    finally:
+        for watch in running:
+            watch._paused = False
+
+
+_running: list[OverflowWatch] = []
+
+
+class _While:
+    """A context that may be entered again."""
+
+    def __init__(
+        self, enter: Callable[[], None], leave: Callable[[], None], within: contextlib.AbstractContextManager[Any]
+    ) -> None:
+        self._enter, self._leave, self._within = enter, leave, within
+
+    def __enter__(self) -> None:
+        self._within.__enter__()
+        self._enter()
+
+    def __exit__(self, *error: Any) -> None:
+        self._leave()
+        self._within.__exit__(*error)
 
 
 class _Kind:
@@ -378,5 +465,8 @@ class _Mode(DispatchMode):
         return self._call(func, args, kwargs or {})
 
 
-def _key(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+def _device_of(result: Any) -> str:
+    """Type of the device that an operator's first result is on."""
+    if isinstance(result, (tuple, list)) and result:
+        result = result[0]
+    return result.device.type if isinstance(result, torch.Tensor) else ""

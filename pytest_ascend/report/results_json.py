@@ -49,6 +49,49 @@ _PERF: dict[str, Any] = {
     },
 }
 
+_LINK: dict[str, Any] = {
+    "type": "object",
+    "required": ["op", "op_type", "module", "source", "pass", "result"],
+    "properties": {
+        "op": {"type": "string"},
+        "op_type": {"type": "string"},
+        "module": {"type": "string", "description": "The layer it was called in, or empty."},
+        "source": {"type": "string", "description": "File and line of the caller's code."},
+        "pass": {"enum": ["forward", "backward"]},
+        "result": {"type": "string", "description": "Inf, -Inf, NaN, saturated; finite where it ends."},
+    },
+}
+
+_OVERFLOWS: dict[str, Any] = {
+    "type": "array",
+    "description": "Operators whose results left the range of their dtype, the first first; absent if nobody watched.",
+    "items": {
+        "type": "object",
+        "required": ["op_name", "op_type", "overflow_type", "input_dtype", "input_max", "issue_hint", "chain"],
+        "properties": {
+            "op_name": {"type": "string"},
+            "op_type": {"type": "string"},
+            "overflow_type": {"enum": ["overflow_up", "overflow_down", "overflow_hidden", "nan", "pole"]},
+            "input_dtype": {"type": "string"},
+            "input_max": _NUMBER,
+            "issue_hint": {"type": "string"},
+            "op": {"type": "string"},
+            "output_dtype": {"type": "string"},
+            "result": {"type": "string"},
+            "module": {"type": "string"},
+            "source": {"type": "string"},
+            "pass": {"enum": ["forward", "backward"]},
+            "chain": {"type": "array", "items": _LINK, "description": "Whom it was given to, in order; the first 64."},
+            "victims": {"type": "integer", "minimum": 0, "description": "How many operators it was given to."},
+            "ends": {"type": "string", "description": "The operator that took the last of it away, or empty."},
+            "handled": {"type": "boolean", "description": "A loss scaler saw it and skipped the step."},
+            "lost": {**_NUMBER_OR_NULL, "description": "Share of the elements that became 0 or subnormal."},
+            "count": {"type": "integer", "minimum": 1},
+            "also_on_cpu": {"type": "boolean", "description": "The CPU's run overflows there too."},
+        },
+    },
+}
+
 SCHEMA: dict[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "title": "pytest-ascend results",
@@ -127,6 +170,22 @@ SCHEMA: dict[str, Any] = {
                     },
                 },
                 "first_divergence": _TEXT_OR_NULL,
+                "culprit": {
+                    "type": ["object", "null"],
+                    "description": "The operator that is wrong by itself, where a model failed and it was found.",
+                    "required": ["op", "phase", "module", "reason", "confirmed"],
+                    "properties": {
+                        "op": {"type": "string", "description": "Its overload."},
+                        "inputs": {"type": "array", "items": {"type": "string"}},
+                        "phase": {"enum": ["forward", "backward"]},
+                        "module": {"type": "string", "description": "Path of the innermost layer that called it."},
+                        "source": {"type": "string", "description": "The line that called it."},
+                        "number": {"type": "integer", "description": "Its place among the operators of the run."},
+                        "total": {"type": "integer"},
+                        "reason": {"type": "string"},
+                        "confirmed": {"type": "boolean", "description": "Whether it is wrong alone, too."},
+                    },
+                },
                 "outputs": {"type": "array", "items": {"type": "object"}},
                 "notes": {"type": "array", "items": {"type": "string"}},
                 "perf": _PERF,
@@ -139,6 +198,7 @@ SCHEMA: dict[str, Any] = {
                         "reason": {"type": "string"},
                     },
                 },
+                "overflows": _OVERFLOWS,
                 "reproducer": {**_TEXT_OR_NULL, "description": "A command that runs the test again."},
                 "script": {**_TEXT_OR_NULL, "description": "A Python file that fails alone."},
             },

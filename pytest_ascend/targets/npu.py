@@ -17,7 +17,7 @@ from pytest_ascend.targets.base import MemoryWatch, Target, TimingEvent
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SOC_FAMILIES", "NpuTarget", "saturates", "soc_family"]
+__all__ = ["SOC_FAMILIES", "NpuTarget", "overflow_flag", "saturates", "soc_family"]
 
 SOC_FAMILIES: tuple[tuple[range, str], ...] = (
     (range(100, 105), "Ascend910A"),
@@ -199,6 +199,14 @@ class NpuTarget(Target):
     def _may_ask(self, initialised: bool) -> bool:
         """Whether the device may be asked: asking starts a card, and a started card forbids forking."""
         return initialised or self.emulated or bool(_npu().is_initialized())
+
+
+def overflow_flag() -> bool:
+    """Whether the NPU has noted an overflow since its flag was cleared; only for a device that saturates.
+
+    It is read and never cleared: loss scaling on such a device lives by it.
+    """
+    return bool(_npu().get_npu_overflow_flag())
 
 
 def saturates() -> bool:

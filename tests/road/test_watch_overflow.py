@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 
@@ -16,6 +17,7 @@ from pytest_ascend.observe import overflow_ranges
 from pytest_ascend.observe.overflow_findings import op_type
 from pytest_ascend.observe.overflow_ranges import BATCH, Ranges
 from pytest_ascend.targets import emulator
+from pytest_ascend.targets.emulator.device import machine
 
 DEVICES = ["cpu", "npu"]
 HALF = torch.float16
@@ -483,16 +485,36 @@ def test_a_device_that_saturates():
     assert not watched(lambda: torch.full((4,), 65504.0, device="npu", dtype=HALF) * 1.0).findings
 
 
-class saturation:
-    def __enter__(self):
-        from pytest_ascend.targets.emulator.device import machine
+def test_the_flag_of_a_device_that_saturates_is_a_hint():
+    """NaN becomes 0 there: no result shows it, and only the flag tells. Loss scaling needs it, so it is left raised."""
+    with saturation():
+        torch.npu.clear_npu_overflow_flag()
+        x = torch.full((4,), -1.0, device="npu", dtype=HALF)
+        assert not watched(lambda: x + 1).notes
+        watch = watched(lambda: torch.sqrt(x))
+        assert not watch.findings
+        assert "overflow flag was raised" in watch.notes[0]
+        assert torch.npu.get_npu_overflow_flag()
+        assert not watched(lambda: x + 1).notes  # raised before: it says nothing about this block
+        torch.npu.clear_npu_overflow_flag()
+        assert not watched(lambda: torch.full_like(x, 300.0).square()).notes  # a finding says more
 
-        machine.modes.saturation = True
 
-    def __exit__(self, *error):
-        from pytest_ascend.targets.emulator.device import machine
+def test_the_flag_is_not_asked_for_where_it_raises(monkeypatch):
+    def never():
+        raise AssertionError("asked")
 
-        machine.modes.saturation = False
+    monkeypatch.setattr(torch.npu, "get_npu_overflow_flag", never)
+    watched(lambda: torch.ones(3, device="npu") + 1)
+
+
+@contextlib.contextmanager
+def saturation():
+    machine.modes.saturation = True
+    try:
+        yield
+    finally:
+        machine.modes.saturation = machine.overflow = False
 
 
 # --- how it watches ----------------------------------------------------------------------------------------------
