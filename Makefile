@@ -7,7 +7,7 @@ MINT   ?= .venv-mint
 JOBS   ?= 2
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-mint test-perf lint bench bench-judgement bench-gate bench-gate-real catalogue bench-catalogue fuzz clean help
+.PHONY: demo test test-mint test-perf lint bench bench-judgement bench-gate bench-gate-real catalogue bench-catalogue bench-culprits fuzz clean help
 
 help:
 	@echo "make demo   run the examples on the emulated NPU, then each API that a recorded MiniLM calls, then time some"
@@ -22,6 +22,7 @@ help:
 	@echo "make fuzz   read 5,000 broken dumps and 2,000 broken profiles, and kill a process that saves baselines 200 times"
 	@echo "make catalogue  compare all of torch's APIs on the emulated NPU"
 	@echo "make bench-catalogue  plant faults in 42 operators: does the catalogue find them, do the files it leaves fail alone?"
+	@echo "make bench-culprits  plant faults in 40 kernels below four models: are operator, layer and pass named?"
 	@echo "PYTHON=$(PYTHON) makes the environment in $(VENV)"
 
 demo: $(VENV)/.demo
@@ -74,6 +75,9 @@ catalogue: $(VENV)/.test
 
 bench-catalogue: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/catalogue/faults.py
+
+bench-culprits: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/culprits/faults.py
 
 clean:
 	rm -rf $(VENV) $(MINT)

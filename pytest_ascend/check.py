@@ -26,6 +26,7 @@ from pytest_ascend.observe.hearing import Heard
 from pytest_ascend.observe.isolation import Isolation
 from pytest_ascend.observe.memory import written_outside
 from pytest_ascend.observe.modules import choose
+from pytest_ascend.observe.ops import bisect
 from pytest_ascend.observe.places import with_places
 from pytest_ascend.observe.reference import Judged, Reference
 from pytest_ascend.observe.reruns import SecondLook
@@ -73,9 +74,21 @@ def check_case(case: Case, options: CheckOptions) -> CheckResult:
     __tracebackhide__ = True
     if options.reference is None and (found := references.of_case(case)) is not None:
         options = options.replace(reference=found)
+    if options.mode == "compile":
+        return _compiled(case, options)
     target = resolve(options.target)
     with keep_rng(target), on_cpu() as default_device, _unwatched():
         return _Check(case, target, options, default_device).result()
+
+
+def _compiled(case: Case, options: CheckOptions) -> CheckResult:
+    """The check under ``torch.compile``: the compiled call against the CPU, and against the eager call."""
+    from pytest_ascend.cases.catalogue.compiled import compiled  # loads torch's compiler
+    from pytest_ascend.compiled import beside_eager
+
+    case = dataclasses.replace(case, fn=compiled(case.fn))
+    options = options.replace(mode="eager", checkpoints=False, isolate=False)
+    return beside_eager(case, options, check_case(case, options))
 
 
 def _unwatched() -> contextlib.AbstractContextManager[None]:
@@ -125,6 +138,13 @@ class _Check:
         self.notes += reference.notes
         if self.case.remark is not None and (remark := self.case.remark(reference.own.output)):
             self.notes.append(remark)
+        if self.setting.checkpoints and not reference.own.checkpoints:
+            none = f"none of the {len(self.setting.checkpoints)} layers to compare was called"
+            why = "code under torch.compile calls no layers: compare the eager model, or give mode='compile'"
+            if self.options.checkpoints:
+                return self._finish(Verdict.NOT_EXERCISED, f"{none}; {why}")
+            self.notes.append(f"{none}; {why}")
+        self.notes += _compiled_inside(self.case)
         if reference.compares_nothing:
             what = "returned no tensor or number and changed none of its arguments"
             return self._finish(Verdict.VACUOUS, f"nothing was compared: {self.case.api} {what}")
@@ -163,6 +183,8 @@ class _Check:
         result = CheckResult.of(outputs, layers.checkpoints, **self._about())
         if result.verdict.outcome in ("passed", "noted"):
             result = CheckResult.of(without_power(reference, outputs), layers.checkpoints, **self._about())
+        if self.options.bisect and result.verdict is Verdict.FAIL and seen:
+            result = self._bisected(result, reference)
         result = self._exercised(result, seen)
         return result if watched is None else watched.judged(result)
 
@@ -214,6 +236,59 @@ class _Check:
             judged, notes = self.isolation.judge(look, actual, judged)
             self.notes += notes
         return written_outside(look, actual, judged)
+
+    # -- the operator to blame -------------------------------------------------------------------------------------
+
+    def _bisected(self, result: CheckResult, reference: Reference) -> CheckResult:
+        """The result with the operator that is to blame, and the layer where a wrong backward pass starts."""
+        if self.options.reference is not None or reference.own is not reference.benchmark:
+            return result
+        try:
+            look = self._look(reference, {})
+            found = bisect(look, self._alone)
+        except RunFailed as failed:
+            note = f"the operators could not be told apart by running them again: {failed}"
+            return dataclasses.replace(result, notes=(*result.notes, note))
+        first, culprit = result.first_divergence, found.culprit
+        if culprit is not None and culprit.confirmed:
+            first = _around(culprit.module, result.checkpoints) or first
+            if first is None and culprit.phase == "backward":
+                first = culprit.module or None
+        notes = (*result.notes, *found.notes)
+        if culprit is None and found.judged > 1:
+            everyone = f"each of the {found.judged} operators that were judged is right with the inputs it got"
+            if found.cleared and (excused := self._by_mode(result, look, everyone)) is not None:
+                return excused
+            what = "the callable may do something else on this device, or an operator that can't be judged is to blame"
+            notes = (*notes, f"{everyone}: {what}")
+        return dataclasses.replace(result, culprit=culprit, first_divergence=first, notes=notes)
+
+    def _by_mode(self, result: CheckResult, look: SecondLook, everyone: str) -> CheckResult | None:
+        """The result with what a mode of the chip explains, whose rounding the model carries on; None without.
+
+        Near the threshold of a relu, or in a normalisation over few values, that can be any error. It is the mode's
+        where it goes with the mode, and no operator does more than the mode says. What only equal inputs or another
+        layout showed to be wrong isn't asked here.
+        """
+        on = self.target.switches()
+        if not on or self.criterion.name != "auto":
+            return None
+        explained = {output.path for output in look.rejudge(look.run()).failing}
+        with self.target.without(*on):
+            explained -= {output.path for output in look.rejudge(look.run()).failing}
+        reason = f"explained by {' and '.join(on.values())}: right with {', '.join(on)}, and {everyone}"
+        layers = tuple(result.checkpoints.values())
+        judged = Judged(result.outputs, layers).replaced(
+            lambda o: o.path in explained, Verdict.MODE_DIFF, reason, status="warning"
+        )
+        return None if judged.failed else CheckResult.of(judged.outputs, judged.checkpoints, **self._about())
+
+    def _alone(self, case: Case) -> CheckResult:
+        """The check of one operator of the run, under the same criterion's rules for a single call."""
+        options = CheckOptions(target=self.options.target, backward=False, checkpoints=False, bisect=False)
+        if (fn := references.of_case(case)) is not None:
+            options = options.replace(reference=fn)
+        return _Check(case, self.target, options, None).result()
 
     # -- layouts --------------------------------------------------------------------------------------------------
 
@@ -350,7 +425,7 @@ def _layers(case: Case, options: CheckOptions) -> tuple[str, ...]:
     """Names of the layers to compare."""
     if options.reference is not None:
         return ()
-    module = case.module or (case.modules[0] if len(case.modules) == 1 else None)
+    module = case.root
     if module is not None:
         return choose(module, options.checkpoints)
     if options.checkpoints:
@@ -361,6 +436,25 @@ def _layers(case: Case, options: CheckOptions) -> tuple[str, ...]:
 def _apart(output: OutputResult) -> bool:
     """Whether a failure is more than a zero's other sign."""
     return output.metrics is None or output.metrics.max_abs_error != 0
+
+
+def _compiled_inside(case: Case) -> list[str]:
+    """A note about layers that were compiled in place: a copy of a module is made without that."""
+    module = None if hasattr(case.fn, "eager") else case.root
+    names = [
+        name or type(inner).__name__
+        for name, inner in (module.named_modules() if module is not None else ())
+        if getattr(inner, "_compiled_call_impl", None) is not None
+    ]
+    if not names:
+        return []
+    what = "compiled in place, and compared as eager code; mode='compile' compares compiled code"
+    return [f"{', '.join(names[:5])}: {what}"]
+
+
+def _around(module: str, layers: Mapping[str, object]) -> str:
+    """The innermost of the layers that a module lies in, or ``""``."""
+    return max((name for name in layers if f"{module}.".startswith(f"{name}.")), key=len, default="")
 
 
 def _in_layout(output: OutputResult, layout: str) -> OutputResult:

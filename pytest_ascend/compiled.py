@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_ascend.cases.case import Case
-from pytest_ascend.cases.catalogue.compiled import Compiled, Eager, log
+from pytest_ascend.cases.catalogue.compiled import Compiled, CompiledModule, log
 from pytest_ascend.cases.transfer import same_bits
 from pytest_ascend.judge.standards import Criterion
 from pytest_ascend.judge.structure import widened
@@ -34,15 +34,15 @@ def beside_eager(case: Case, options: CheckOptions, result: CheckResult) -> Chec
     """The result of a compiled case with what comes of comparing it with the eager call.
 
     Args:
-        case: its callable is a :class:`~pytest_ascend.cases.catalogue.compiled.Compiled`.
+        case: its callable comes from :func:`~pytest_ascend.cases.catalogue.compiled.compiled`.
         options: how it was checked.
         result: what came of it against the CPU.
 
     A compiled call whose results are of another kind than the eager ones fails; one of which no graph was compiled is
     NOT_EXERCISED; else the result stays what it is. Notes say what compiled it, and how the two compare.
     """
-    assert isinstance(case.fn, Compiled)
-    target, fn = resolve(options.target), Eager(case.fn.fn)
+    assert isinstance(case.fn, (Compiled, CompiledModule))
+    target, fn = resolve(options.target), case.fn.eager()
     before = log.graphs
     with keep_rng(target), on_cpu() as default_device:
         seed = options.seed or 0

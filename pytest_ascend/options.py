@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Literal, TypeVar
 
-__all__ = ["CRITERIA", "LAYOUTS", "CheckOptions", "Options", "nearest", "one_of", "refuse_unknown"]
+__all__ = ["CRITERIA", "LAYOUTS", "MODES", "CheckOptions", "Options", "nearest", "one_of", "refuse_unknown"]
 
 CRITERIA: tuple[str, ...] = (
     *("auto", "cosine", "exact", "close"),
@@ -20,6 +20,9 @@ CRITERIA: tuple[str, ...] = (
     *("benchmark", "benchmark:L0", "benchmark:L1", "benchmark:L2"),
 )
 """Names of the criteria that the judge knows, the default first; from ``binary`` on they are Ascend's standards."""
+
+MODES: tuple[str, ...] = ("eager", "compile")
+"""How the callable under test runs."""
 
 LAYOUTS: tuple[str, ...] = ("as_given", "contiguous", "transposed", "sliced", "expanded", "channels_last")
 """Names of the layouts an argument can be given in; the values stay the same."""
@@ -105,6 +108,10 @@ class CheckOptions(Options):
         isolate: run the compared layers with equal inputs as well, which shows what the rounding of the layers before
             hides, for two more forward runs: ``True``, ``False``, or ``"auto"`` = for models in 16 bits, and for others
             after a failure. Only under the criterion ``auto``.
+        mode: ``eager``, or ``compile``: the callable runs under ``torch.compile`` on the target, is compared with the
+            eager call there as well, and layers, which compiled code doesn't call, are left out.
+        bisect: after a failure, find the operator that is to blame, for one more run of the target in which every
+            operator is held against the CPU's.
         overflow: watch the target's run for operators whose results leave the range of their dtype; one that the CPU
             has at the same place too is a note, any other a FAIL.
 
@@ -125,6 +132,8 @@ class CheckOptions(Options):
     seed: int | None = None
     checkpoints: bool | tuple[str, ...] | None = None
     isolate: bool | Literal["auto"] = "auto"
+    mode: str = "eager"
+    bisect: bool = True
     overflow: bool = False
 
     def __post_init__(self) -> None:
@@ -135,12 +144,16 @@ class CheckOptions(Options):
         self._threshold("cosine", -1.0, 1.0)
         for name in ("max_abs", "rtol", "atol"):
             self._threshold(name, 0.0, math.inf)
-        if self.backward not in (True, False, "auto") or not isinstance(self.backward, (bool, str)):
-            raise ValueError(f"backward={self.backward!r} is not known: it is True, False or 'auto'")
-        if self.isolate not in (True, False, "auto") or not isinstance(self.isolate, (bool, str)):
-            raise ValueError(f"isolate={self.isolate!r} is not known: it is True, False or 'auto'")
-        if not isinstance(self.overflow, bool):
-            raise TypeError(f"overflow={self.overflow!r} is not known: it is True or False")
+        for name in ("backward", "isolate"):
+            value = getattr(self, name)
+            if value not in (True, False, "auto") or not isinstance(value, (bool, str)):
+                raise ValueError(f"{name}={value!r} is not known: it is True, False or 'auto'")
+        one_of("mode", self.mode, MODES)
+        if self.mode == "compile" and self.checkpoints:
+            raise ValueError("checkpoints= needs mode='eager': compiled code doesn't call layers one by one")
+        for name in ("bisect", "overflow"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name}={getattr(self, name)!r} is not known: it is True or False")
         object.__setattr__(self, "layouts", _names("layouts", self.layouts))
         if not self.layouts:
             raise ValueError(f"layouts is empty, so nothing would run: give at least one of {', '.join(LAYOUTS)}")

@@ -99,7 +99,7 @@ def test_the_ground_floor_is_pure(path: Path) -> None:
 def test_report_reads_and_never_computes(path: Path) -> None:
     assert rooms_used(path) <= {"judge", "report", "files"}
     judged = {name for name in imported(path) if name.startswith("pytest_ascend.judge.")}
-    assert all(name.startswith("pytest_ascend.judge.verdict") for name in judged)
+    assert all(name.startswith(("pytest_ascend.judge.verdict", "pytest_ascend.judge.culprit")) for name in judged)
 
 
 def loaded_by(code: str) -> set[str]:

@@ -100,6 +100,13 @@ class Case:
         return tuple(found for found in reach(self.fn, self.args, dict(self.kwargs)) if isinstance(found, nn.Module))
 
     @property
+    def root(self) -> nn.Module | None:
+        """The module whose layers are looked at: the one under test, else the only one there is."""
+        if self.module is not None:  # not by its truth: a module may have a length of 0, or none
+            return self.module
+        return self.modules[0] if len(self.modules) == 1 else None
+
+    @property
     def is_model(self) -> bool:
         """Whether there are layers that may stand for more than one operator: not one layer of ``torch.nn`` alone."""
         modules = self.modules

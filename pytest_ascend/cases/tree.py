@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import types
 from collections import UserDict, deque
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -235,10 +235,16 @@ class Rebuilder:
 class _Snapshot(Rebuilder):
     """Plain values on the CPU; objects that are no containers become dicts of what they hold."""
 
+    def __init__(self, keep: Callable[[torch.Tensor], torch.Tensor] | None) -> None:
+        super().__init__()
+        self.keep = keep
+
     def tensor(self, value: torch.Tensor, path: str) -> torch.Tensor:
         if value._is_zerotensor():  # a gradient that autograd knows to be zero has no memory to copy
             return torch.zeros(value.shape, dtype=value.dtype, device="cpu")
         plain = value.detach()
+        if self.keep is not None:
+            return self.keep(plain)
         return plain.clone() if plain.device.type == "cpu" else plain.to("cpu")
 
     def plain(self, value: Any, path: str) -> Any:
@@ -251,10 +257,11 @@ class _Snapshot(Rebuilder):
         return held
 
 
-def snapshot(tree: Any) -> Any:
+def snapshot(tree: Any, keep: Callable[[torch.Tensor], torch.Tensor] | None = None) -> Any:
     """The values of a tree as they are now: tensors detached and cloned to the CPU, containers kept.
 
-    An ordinary object that holds tensors (a key-value cache) becomes a dict of its attributes that do.
+    An ordinary object that holds tensors (a key-value cache) becomes a dict of its attributes that do. ``keep`` makes
+    the clones; else they are made in memory.
     """
     with torch.no_grad():
-        return _Snapshot().build(tree, "")
+        return _Snapshot(keep).build(tree, "")

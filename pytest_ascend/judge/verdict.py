@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
+from pytest_ascend.judge.culprit import Culprit
+
 
 class Word(str, Enum):
     """A text out of a fixed few; shown as the text on every version of Python."""
@@ -338,7 +340,9 @@ def fold(outputs: Iterable[OutputResult], checkpoints: Iterable[CheckpointResult
 class CheckResult:
     """What one check found.
 
-    ``checkpoints`` are in execution order; ``first_divergence`` names the first of them that is wrong, or is None.
+    ``checkpoints`` are in execution order; ``first_divergence`` names the first of them that is wrong; where gradients
+    alone are wrong, the layer whose backward pass is the first that is wrong; or is None. ``culprit`` is the operator
+    that is wrong by itself, where a model or a function of several operators failed and it was found.
     ``reproducer`` is a command that runs the test again, ``script`` the path of a file that fails alone. ``overflows``
     are operators whose results left the range of their dtype, as plain JSON; None where nobody watched.
     """
@@ -357,6 +361,7 @@ class CheckResult:
     environment: Mapping[str, Any] = field(default_factory=dict)
     reproducer: str | None = None
     script: str | None = None
+    culprit: Culprit | None = None
     overflows: tuple[Mapping[str, Any], ...] | None = None
 
     @classmethod
@@ -394,9 +399,9 @@ class CheckResult:
             outputs,
             {c.name: c for c in layers},
             first.name if first else None,
-            tuple(notes),
-            dict(environment or {}),
-            reproducer,
+            notes=tuple(notes),
+            environment=dict(environment or {}),
+            reproducer=reproducer,
         )
 
     @property
@@ -428,6 +433,7 @@ class CheckResult:
             "metrics": self.metrics.to_dict() if self.metrics else {},
             "checkpoints": {name: c.to_dict() for name, c in self.checkpoints.items()},
             "first_divergence": self.first_divergence,
+            "culprit": self.culprit.to_dict() if self.culprit else None,
             "outputs": [o.to_dict() for o in self.outputs],
             "notes": list(self.notes),
             "reproducer": self.reproducer,
@@ -440,7 +446,7 @@ class CheckResult:
         head = f"{self.verdict} ({self.kind})" if self.kind else str(self.verdict)
         about = ", ".join(part for part in (self.api, self.dtype, self.target) if part)
         yield f"{head}: {about}" if about else head
-        worst = self.worst
+        worst = self._decides()
         if self.reason:
             yield f"  what:      {self.reason}"
         if worst is not None and self.verdict is not Verdict.PASS:
@@ -452,6 +458,7 @@ class CheckResult:
             yield f"  how much:  {measured}"
         if self.verdict is not Verdict.PASS:
             yield from self._why()
+            yield from self._who()
             elements = worst.metrics.worst if worst is not None and worst.metrics is not None else ()
             for i, element in enumerate(elements):
                 yield f"  {'worst:' if i == 0 else '':<10} {element}"
@@ -469,9 +476,24 @@ class CheckResult:
     def __str__(self) -> str:
         return "\n".join(self.render())
 
+    def _decides(self) -> OutputResult | None:
+        """What the verdict rests on: an output, or where none has it, one of the first layer that has."""
+        worst = self.worst
+        if worst is None or worst.verdict is not self.verdict:
+            layer = next((c for c in self.checkpoints.values() if c.verdict is self.verdict and c.outputs), None)
+            worst = worst_output(layer.outputs) if layer is not None else worst
+        return worst
+
     def _why(self) -> Iterator[str]:
         because = f"{_WHY[self.kind]} " if self.kind else ""
         yield f"  why:       {because}(criterion {self.criterion})"
+
+    def _who(self) -> Iterator[str]:
+        if self.culprit is not None:
+            one = self.culprit
+            yield f"  culprit:   {one.op}({', '.join(one.inputs)})"
+            yield f"             {one.where}"
+            yield f"             {one.reason}{'' if one.confirmed else '; run alone it is right'}"
 
     def _others(self, worst: OutputResult | None) -> Iterator[str]:
         others = [o for o in self.outputs if o is not worst and o.verdict is not Verdict.PASS]
@@ -488,9 +510,11 @@ class CheckResult:
                 yield f"  checkpoints: all {len(layers)} pass"
             return
         if self.first_divergence is not None:
-            layer = worst_output(self.checkpoints[self.first_divergence].outputs)
+            known = self.checkpoints.get(self.first_divergence)
+            layer = worst_output(known.outputs) if known is not None else None
             pattern = f": {layer.pattern}" if layer is not None and layer.pattern else ""
-            yield f"  first divergence: {self.first_divergence}{pattern}"
+            in_backward = ", in the backward pass" if self.culprit and self.culprit.phase == "backward" else ""
+            yield f"  first divergence: {self.first_divergence}{pattern}{in_backward}"
         suspect = next((i for i, c in enumerate(layers) if c.diverges or c.status != "pass"), 0)
         # The layers just before a fault prove it starts there; those far behind it only repeat it.
         start = max(0, suspect - _ROWS_BEFORE)

@@ -135,6 +135,7 @@ def run(
     feed: Feed | None = None,
     fill: int = FILL,
     guard: bool = False,
+    inside: Callable[[torch.nn.Module | None], contextlib.AbstractContextManager[Any]] | None = None,
 ) -> Capture:
     """Run a case once.
 
@@ -151,6 +152,7 @@ def run(
         fill: the byte that memory the call takes is filled with, where the target can do that.
         guard: give the arguments in storages between guard bands, which the callable can tell by their offsets.
         feed: sees, and may replace, what the layers to capture are called with.
+        inside: makes a context around both passes, given the copy of the module that is under test, if there is one.
 
     Raises:
         RunFailed: the callable or the device raised; an error of the backward pass is kept in the capture.
@@ -175,7 +177,10 @@ def run(
         kernels, copied = target.kernel_count(), target.downloads()
         if watch is not None:
             watch.fill = fill
-        with Taps(built.module or _only_module(built), setting.checkpoints, feed) as taps:
+        module = built.module if built.module is not None else _only_module(built)
+        if inside is not None:
+            stack.enter_context(inside(module))
+        with Taps(module, setting.checkpoints, feed) as taps:
             live = _guarded("forward", target, lambda: _call(built, target, setting, floating, mode, widened))
         exercised = _exercised(target, live, built, kernels, copied if not taps.captured else None)
         capture = Capture(

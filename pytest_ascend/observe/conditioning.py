@@ -28,6 +28,7 @@ from pytest_ascend.observe.capture import Capture, RunFailed, Setting, run
 from pytest_ascend.observe.modes import DispatchMode
 from pytest_ascend.observe.movement import Kernels, computes
 from pytest_ascend.observe.reference import Reference, leaves
+from pytest_ascend.observe.spool import Spool
 from pytest_ascend.targets.cpu import CpuTarget
 
 __all__ = ["Yardsticks", "conditioning"]
@@ -63,7 +64,7 @@ def conditioning(
     """
     if not paths:
         return {}
-    before = leaves(golden)
+    before, spool = leaves(golden), Spool()
     found: dict[str, torch.Tensor] = {}
     for i in range(first, first + RUNS):
         shaker = _shaker(case, i) if inputs else None
@@ -72,7 +73,10 @@ def conditioning(
         for path in paths:
             if path in before and path in after and before[path].shape == after[path].shape:
                 change = _distance(after[path], before[path])
-                found[path] = change if path not in found else torch.maximum(found[path], change)
+                if path in found:
+                    torch.maximum(found[path], change, out=found[path])
+                else:
+                    found[path] = spool.keep(change)
     return found
 
 
@@ -172,12 +176,15 @@ class Yardsticks:
         if set(paths) - self._steadier.keys():
             every = leaves(self.reference.golden).keys()
             first = self.spreads(every)
-            total = {path: value.clone() for path, value in first.items()}
+            spool = Spool()
+            total = {path: spool.keep(value) for path, value in first.items()}
             for group in range(1, MORE + 1):
                 more = self._once_more(every, inputs=True, first=group * RUNS)
                 for path in more.keys() & total.keys():  # what has another shape now and then may miss one
-                    total[path] = total[path] + more[path]
-            self._steadier = {path: torch.maximum(first[path], total[path] / (1 + MORE)) for path in total}
+                    total[path] += more[path]
+            for path, value in total.items():
+                torch.maximum(first[path], value.div_(1 + MORE), out=value)
+            self._steadier = total
         return {path: self._steadier[path] for path in paths if path in self._steadier}
 
     def jumps(self, paths: Collection[str]) -> dict[str, torch.Tensor]:

@@ -35,9 +35,10 @@ from pytest_ascend.observe import curve
 from pytest_ascend.observe.capture import Capture, RunFailed, Setting, run
 from pytest_ascend.observe.reference import Judged
 from pytest_ascend.observe.reruns import FORM, SecondLook
+from pytest_ascend.observe.spool import Spool
 from pytest_ascend.targets.cpu import CpuTarget
 
-__all__ = ["Feeder", "Isolation", "Recorder"]
+__all__ = ["Feeder", "Isolation", "Recorder", "like"]
 
 _NARROW = (torch.float16, torch.bfloat16)
 #: The benchmark's error in a layer counts as noise up to so many roundoffs of its output's root mean square.
@@ -49,6 +50,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.calls: dict[str, dict[str, torch.Tensor]] = {}
+        self._spool = Spool()
 
     def before(self, call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """Note what a layer is given; it gets just that."""
@@ -56,7 +58,7 @@ class Recorder:
 
         def note(value: torch.Tensor, path: str) -> torch.Tensor:
             if path not in found and _is_replaceable(value):
-                found[path] = _on_cpu(value)
+                found[path] = self._spool.keep(value)
             return value
 
         _mapped((args, kwargs), "", note)
@@ -81,10 +83,11 @@ class Feeder:
         self.given: dict[str, dict[str, torch.Tensor]] = {}
         self._recorded, self._returned = recorded, returned
         self._open: dict[str, _Swapping] = {}
+        self._spool = Spool()
 
     def before(self, call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """The arguments a layer gets."""
-        swapping = self._open[call] = _Swapping(self._recorded.get(call, {}))
+        swapping = self._open[call] = _Swapping(self._recorded.get(call, {}), self._spool)
         args, kwargs = _mapped((args, kwargs), "", swapping)
         self.given[call] = swapping.given
         return args, kwargs
@@ -102,14 +105,15 @@ class Feeder:
             return value
 
         _mapped(self._returned.get(call), "", note)
-        return _mapped(output, "", _Swapping(returned))
+        return _mapped(output, "", _Swapping(returned, self._spool))
 
 
 class _Swapping:
     """Other values for tensors, by path; the same tensor is replaced by the same one wherever it stands."""
 
-    def __init__(self, others: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, others: Mapping[str, torch.Tensor], spool: Spool) -> None:
         self.given: dict[str, torch.Tensor] = {}
+        self._spool = spool
         self.swapped: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
         self._others = others
 
@@ -119,9 +123,9 @@ class _Swapping:
         other = self._others.get(path)
         if other is None or other.shape != value.shape or not _is_replaceable(value):
             return value
-        self.given[path] = _on_cpu(value)
+        self.given[path] = self._spool.keep(value)
         graph = torch.is_grad_enabled() and value.requires_grad
-        new = _Swap.apply(value, other) if graph else _like(value, other)  # type: ignore[no-untyped-call]
+        new = _Swap.apply(value, other) if graph else like(value, other)  # type: ignore[no-untyped-call]
         self.swapped[id(value)] = value, new, _version(new)
         return new
 
@@ -131,14 +135,14 @@ class _Swap(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        return _like(value, other)
+        return like(value, other)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grads[0], None
 
 
-def _like(value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def like(value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """The values of ``other`` with the device, dtype, strides and offset of ``value``."""
     plain = other.to(device=value.device, dtype=value.dtype, copy=True)
     storage = flat_storage(value)
@@ -164,10 +168,6 @@ def _is_replaceable(value: torch.Tensor) -> bool:
 
 def _version(value: torch.Tensor) -> int:
     return 0 if value.is_inference() else value._version
-
-
-def _on_cpu(value: torch.Tensor) -> torch.Tensor:
-    return value.detach().to("cpu", copy=True)
 
 
 def _mapped(tree: Any, path: str, change: Callable[[torch.Tensor, str], torch.Tensor]) -> Any:
@@ -335,7 +335,8 @@ def _can_tell(look: SecondLook, judged: Judged, always: bool) -> bool:
         return False
     for output in _results(judged):
         chance = output.verdict is Verdict.NOT_COMPARABLE and output.metrics is not None
-        explained = output.verdict is Verdict.NONDETERMINISTIC or (output.verdict is Verdict.MODE_DIFF and not always)
+        mode = output.verdict is Verdict.MODE_DIFF and not always and not judged.failed
+        explained = output.verdict is Verdict.NONDETERMINISTIC or mode
         if chance or explained or output.kind in (Kind.layout, Kind.unwritten):
             return False
     return True
@@ -349,7 +350,7 @@ def _is_narrow(case: Case, setting: Setting) -> bool:
 
 def _kernels(case: Case, names: Iterable[str]) -> frozenset[str]:
     """The layers that are one kernel: torch's own without parts, recurrent ones aside."""
-    module = case.module or (case.modules[0] if len(case.modules) == 1 else None)
+    module = case.root
     layers = {} if module is None else {name: module.get_submodule(name) for name in names}
     return frozenset(
         name

@@ -20,6 +20,7 @@ from torch import nn
 
 from pytest_ascend.cases.tree import snapshot
 from pytest_ascend.observe.hearing import unheard
+from pytest_ascend.observe.spool import Spool
 
 __all__ = ["SAMPLE", "Feed", "Taps", "choose"]
 
@@ -156,6 +157,7 @@ class Taps:
 
     def __init__(self, module: nn.Module | None, names: Sequence[str], feed: Feed | None = None) -> None:
         self._feed = feed
+        self._spool = Spool()
         self.captured: dict[str, Any] = {}
         self.dropped = 0
         self._calls: dict[str, int] = {}
@@ -188,7 +190,7 @@ class Taps:
                 args, kwargs = self._feed.before(call, args, kwargs)
             output = forward(*args, **kwargs)
             with unheard():  # the copy is no call of the model's
-                self.captured[call] = snapshot(output)
+                self.captured[call] = snapshot(output, self._spool.keep)
             if self._feed is not None:
                 output = self._feed.after(call, output)
             return output

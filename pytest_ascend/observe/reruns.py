@@ -382,19 +382,25 @@ class SecondLook:
     def _mode(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
         """A documented mode that is on, and without which the target is right."""
         on = self.target.switches()
-        if not on or not _small(judged.failing, self.reference.golden, self.reference.own, actual):
+        small = _small(judged.failing, self.reference.golden, self.reference.own, actual) if on else set()
+        if not small:
             return judged, []
-        combinations = [(switch,) for switch in on] + ([tuple(on)] if len(on) > 1 else [])
-        for switches in combinations:
+        explained: set[str] = set()
+        by: tuple[str, ...] = ()
+        for switches in [(switch,) for switch in on] + ([tuple(on)] if len(on) > 1 else []):
             with self.target.without(*switches):
-                fails = self._still_fails(self.run(), judged)
-            if not fails:
-                what, how = " and ".join(on[s] for s in switches), ", ".join(switches)
-                reason = f"explained by {what}: within the criterion with {how}"
-                if self.reference.criterion.name != "auto":
-                    return judged, [reason]
-                return judged.replaced(lambda o: True, Verdict.MODE_DIFF, reason, status="warning"), []
-        return judged, []
+                right = small - {output.path for output in self.rejudge(self.run()).failing}
+            if len(right) > len(explained):
+                explained, by = right, switches
+            if explained == small:
+                break
+        if not explained:
+            return judged, []
+        what, how = " and ".join(on[s] for s in by), ", ".join(by)
+        reason = f"explained by {what}: within the criterion with {how}"
+        if self.reference.criterion.name != "auto":
+            return judged, [reason] if len(explained) == len(judged.failing) else []
+        return judged.replaced(lambda o: o.path in explained, Verdict.MODE_DIFF, reason, status="warning"), []
 
     def amplified(self, actual: Capture, judged: Judged) -> tuple[Judged, list[str]]:
         """Errors no larger than what the last bits of the inputs become on their way through the function."""
@@ -460,20 +466,21 @@ def _as_wide_as_the_error(judged: Judged, spreads: Mapping[str, float]) -> bool:
     return any(apart >= 0.5 * metrics.max_abs_error for apart, metrics in wrong if metrics is not None)
 
 
-def _small(wrong: Iterable[OutputResult], golden: Capture, own: Capture, actual: Capture) -> bool:
-    """Whether every failure is as small as reduced precision makes it: beside the value, or beside float32's error."""
+def _small(wrong: Iterable[OutputResult], golden: Capture, own: Capture, actual: Capture) -> set[str]:
+    """Failures as small as reduced precision makes them: beside the value, or beside float32's error."""
     golds, owns, here = leaves(golden), leaves(own), leaves(actual)
+    found = set()
     for output in wrong:
         path = output.path
         if output.kind in (*FORM, Kind.mutation) or _is_moved(output) or path not in golds or path not in here:
-            return False
+            continue
         if not here[path].shape == golds[path].shape == owns.get(path, golds[path]).shape:
-            return False
+            continue
         error, size = apart(golds[path], here[path])
         float32 = apart(golds[path], owns[path])[0] if path in owns else 0.0
-        if not error <= max(_MODE_ERROR * size, _MODE_RATIO * float32):
-            return False
-    return True
+        if error <= max(_MODE_ERROR * size, _MODE_RATIO * float32):
+            found.add(path)
+    return found
 
 
 def _is_numeric(output: OutputResult) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from pytest_ascend.judge.culprit import Culprit
 from pytest_ascend.judge.verdict import Verdict
 from pytest_ascend.report import coverage
 from pytest_ascend.report.lines import Line
@@ -101,6 +102,8 @@ def _finding(record: Record) -> Iterator[Line]:
         yield Line(f"    where: {where}")
     if record.get("first_divergence"):
         yield Line(f"    first divergence: {record['first_divergence']}")
+    if record.get("culprit"):
+        yield Line(f"    culprit: {Culprit.of(record['culprit'])}")
     if failed:
         yield Line(f"    reproduce: {record['reproducer']}")
         if record.get("script"):

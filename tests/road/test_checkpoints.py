@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 
 import pytest
 import torch
 from torch import nn
 
+import pytest_ascend as pa
+from pytest_ascend.observe import modules
 from pytest_ascend.observe.modules import CALLS, SAMPLE, Taps, choose
+from pytest_ascend.observe.spool import Spool
 
 
 class Block(nn.Module):
@@ -165,3 +170,50 @@ def test_scripted_layers_are_passed_over():
     assert choose(model, None) == choose(model, True) == ("1",)
     with pytest.raises(ValueError, match="can't be captured"):
         choose(model, ["0"])
+
+
+def test_what_goes_beyond_the_budget_lies_in_files_and_is_the_same():
+    spool = Spool(in_memory=1 << 18)
+    tensors = [torch.randn(3, 5, dtype=torch.float64), *(torch.randn(1 << 15) for _ in range(6))]
+    tensors += [t.to(torch.bfloat16).repeat(4) for t in tensors[1:3]]
+    tensors += [torch.randn(256, 512).t(), torch.view_as_complex(torch.randn(1 << 15, 2)), torch.randn(1 << 16) > 0]
+    kept = [spool.keep(t.requires_grad_(t.dtype is torch.float64)) for t in tensors]
+    copies = [t.detach().clone() for t in tensors]
+    with torch.no_grad():
+        for t in tensors:
+            t.zero_()
+    assert spool.spooled >= 4 << 17
+    for copy, held in zip(copies, kept, strict=True):
+        assert torch.equal(copy, held)
+        assert (held.dtype, held.stride(), held.requires_grad) == (copy.dtype, copy.stride(), False)
+
+
+def test_without_room_on_the_disk_tensors_stay_in_memory(monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    spool = Spool(in_memory=0)
+    value = torch.randn(1 << 16)
+    assert torch.equal(spool.keep(value), value)
+    assert spool.spooled == 0
+
+
+@pytest.mark.usefixtures("_emulated")
+def test_a_deep_model_keeps_a_bounded_part_in_memory(monkeypatch):
+    """Every layer of 60 is compared; in memory stays what the budget says, of each run."""
+    spools = []
+
+    class Counted(Spool):
+        def __init__(self):
+            super().__init__(in_memory=4 << 20)
+            spools.append(self)
+
+    monkeypatch.setattr(modules, "Spool", Counted)
+    model = torch.nn.Sequential(*(torch.nn.Hardtanh() for _ in range(60)))
+    options = pa.CheckOptions(target="emulated", checkpoints=True, backward=False)
+    result = pa.check(model, torch.randn(512, 256), options=options)
+    assert result.verdict is pa.Verdict.PASS
+    assert len(result.checkpoints) == 60
+    golden, benchmark, actual = sorted(spool.spooled >> 19 for spool in spools)[-1:-4:-1]
+    assert (golden, benchmark, actual) == (112, 52, 52)

@@ -1,4 +1,4 @@
-"""A function under ``torch.compile``, and what compiled it."""
+"""A function or a module under ``torch.compile``, and what compiled it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from pytest_ascend.cases.catalogue.laid import tensors_of
 
-__all__ = ["Compiled", "Eager", "Log", "log"]
+__all__ = ["Compiled", "CompiledModule", "Eager", "EagerModule", "Log", "compiled", "log"]
 
 
 @dataclass
@@ -45,11 +46,47 @@ class Eager:
 class Compiled(Eager):
     """Calls a function compiled for the device that its tensors are on; each call compiles anew."""
 
+    def eager(self) -> Eager:
+        """The same, as it is."""
+        return Eager(self.fn)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        log.device = next((t.device.type for t in tensors_of((args, kwargs))), "cpu")
+        held = list(self.fn.parameters()) if isinstance(self.fn, nn.Module) else []
+        log.device = next((t.device.type for t in tensors_of((args, kwargs, held))), "cpu")
         log.backend = _backend(log.device)
         torch._dynamo.reset()
         return torch.compile(self.fn, backend=_counting(log.backend), dynamic=False)(*args, **kwargs)
+
+
+class EagerModule(nn.Module):
+    """A module as it is, below the name that a compiled one has."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.train(inner.training)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it."""
+        return self.inner(*args, **kwargs)
+
+
+class CompiledModule(EagerModule):
+    """Calls a module compiled for the device that its tensors are on; each call compiles anew."""
+
+    def eager(self) -> EagerModule:
+        """The same, as it is."""
+        return EagerModule(self.inner)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Compile and call it."""
+        return Compiled(self.inner)(*args, **kwargs)
+
+
+def compiled(fn: Callable[..., Any]) -> Compiled | CompiledModule:
+    """A callable, compiled anew at each call; what ``torch.compile`` made is compiled from what it was made of."""
+    fn = getattr(fn, "_orig_mod", fn) if isinstance(fn, nn.Module) else getattr(fn, "_torchdynamo_orig_callable", fn)
+    return CompiledModule(fn) if isinstance(fn, nn.Module) else Compiled(fn)
 
 
 def _backend(device: str) -> str:
