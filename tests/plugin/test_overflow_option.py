@@ -250,7 +250,8 @@ def test_compiled_code_is_told(watch):
 def test_compiled(ascend_device):
     fn = torch.compile(lambda x: torch.sin(x) * 2, backend="aot_eager")
     fn(torch.ones(4, device=ascend_device))
-"""
+""",
+        subprocess=True,  # torch's compiler can't be loaded twice in a process
     )
     done.assert_outcomes(passed=1)
     assert any("compiled" in note for note in records["test_compiled"]["notes"])
