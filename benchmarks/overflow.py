@@ -78,7 +78,7 @@ def main() -> int:
         pa.emulator.install()
     torch.manual_seed(0)
     worst = 0.0
-    for width, layers, autocast in ((128, 4, False), (128, 4, True), (64, 4, False)):
+    for width, layers, autocast in ((128, 4, False), (128, 4, True), (64, 4, False), (80, 12, False)):
         model = transformer(width, layers).to(options.device)
         batch = torch.randn(8, 128, width).to(options.device)
         made = ratio(step(model, batch, autocast), model, options.steps)

@@ -1,10 +1,12 @@
 """What recording costs: a training step with and without it, ours and msprobe's on the same model in the same run.
 
-    python benchmarks/record.py [--steps N] [--peer PYTHON]
+    python benchmarks/record.py [--steps N] [--written-out] [--peer PYTHON]
 
-The model has 12 layers and 0.9M parameters, the batch is 8 × 128 tokens. Each figure is the median of the time of N
-steps, each recorded into a dump of its own and written to the disk before the next one begins, divided by the median of
-the plain steps, which take turns with them. PYTHON is an interpreter that has mindstudio-probe (msprobe).
+The model has 12 layers and 0.9M parameters, the batch is 8 × 128 tokens. Attention is torch's
+scaled_dot_product_attention, as libraries of models have it; written out (--written-out), each layer makes six more
+tensors as large as the rest of it together. Each figure is the median time of a recorded step, written to the disk
+before the next one begins, divided by that of a plain step; three of each take turns N times. PYTHON is an interpreter
+that has mindstudio-probe (msprobe).
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ WIDTH, HEADS, LAYERS, WORDS, BATCH, LENGTH = 72, 4, 12, 1000, 8, 128
 
 
 class Block(nn.Module):
-    """A layer of a transformer whose attention is written out, as msprobe's own examples have it."""
+    """A layer of a transformer."""
+
+    written_out = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,8 +50,12 @@ class Block(nn.Module):
         q, k, v = (
             self.qkv(self.ln1(x)).reshape(batch, length, 3, HEADS, width // HEADS).permute(2, 0, 3, 1, 4).unbind(0)
         )
-        scores = torch.softmax(torch.matmul(q, k.transpose(-2, -1)) / (width // HEADS) ** 0.5, dim=-1)
-        x = x + self.o(torch.matmul(scores, v).transpose(1, 2).reshape(batch, length, width))
+        if self.written_out:
+            scores = torch.softmax(torch.matmul(q, k.transpose(-2, -1)) / (width // HEADS) ** 0.5, dim=-1)
+            attended = torch.matmul(scores, v)
+        else:
+            attended = F.scaled_dot_product_attention(q, k, v)
+        x = x + self.o(attended.transpose(1, 2).reshape(batch, length, width))
         return x + self.drop(self.fc2(F.gelu(self.fc1(self.ln2(x)))))
 
 
@@ -93,11 +101,24 @@ def ours(level: str, task: str, folder: Path, steps: int) -> tuple[float, float]
 
     model, step = workload()
 
-    def recorded() -> None:
-        with pa.record(model, folder, level=level, task=task, progress=False):
-            step()
+    def recorded(times: int) -> list[float]:
+        found = []
+        with pa.record(model, folder, level=level, task=task, progress=False) as recording:
+            for _ in range(times):
+                begin = time.perf_counter()
+                step()
+                recording.step()  # all is written now
+                found.append(time.perf_counter() - begin)
+        shutil.rmtree(folder)
+        return found
 
-    return _in_turns(step, recorded, steps, folder)
+    step()
+    recorded(1)
+    plain, found = [], []
+    for _ in range(steps):
+        plain += [timed(step) for _ in range(3)]
+        found += recorded(3)
+    return statistics.median(plain), statistics.median(found)
 
 
 def theirs(level: str, task: str, folder: Path, steps: int) -> tuple[float, float]:
@@ -127,25 +148,18 @@ def theirs(level: str, task: str, folder: Path, steps: int) -> tuple[float, floa
     return statistics.median(plain), statistics.median(found)
 
 
-def _in_turns(step: Callable[[], None], recorded: Callable[[], None], steps: int, folder: Path) -> tuple[float, float]:
-    step()
-    recorded()
-    plain, found = [], []
-    for _ in range(steps):
-        plain.append(timed(step))
-        found.append(timed(recorded))
-        shutil.rmtree(folder)
-    return statistics.median(plain), statistics.median(found)
-
-
 def main() -> int:
     """Print the table; 1 when a ratio of ours lies above its limit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=9, help="recorded steps of each kind (default: 9)")
+    parser.add_argument(
+        "--steps", type=int, default=5, help="turns of three plain and three recorded steps (default: 5)"
+    )
+    parser.add_argument("--written-out", action="store_true", help="attention as matmul and softmax")
     parser.add_argument("--peer", metavar="PYTHON", help="an interpreter that has mindstudio-probe")
     parser.add_argument("--as-peer", nargs=3, metavar=("LEVEL", "TASK", "FOLDER"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.set_num_threads(1)
+    Block.written_out = given.written_out
     if given.as_peer is not None:
         level, task, folder = given.as_peer
         print("seconds", *theirs(level, task, Path(folder), given.steps), flush=True)
@@ -160,10 +174,18 @@ def main() -> int:
             line = f"{level} {task:<10}  {times}{bound}"
             missed += limit is not None and found / plain > limit
             if given.peer is not None:
-                command = [given.peer, __file__, "--steps", str(min(given.steps, 3)), "--as-peer", level, task]
-                done = subprocess.run(
-                    [*command, str(Path(place, "theirs"))], capture_output=True, text=True, check=False
-                )
+                command = [
+                    given.peer,
+                    __file__,
+                    "--steps",
+                    str(min(given.steps, 3)),
+                    "--as-peer",
+                    level,
+                    task,
+                    f"{place}/theirs",
+                ]
+                command += ["--written-out"] * given.written_out
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
                 at = done.stdout.rfind("seconds ")
                 if at < 0:
                     print(done.stderr[-2000:], file=sys.stderr)

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Figures", "Seen", "figures", "figures_on_device", "named"]
+__all__ = ["SMALL", "Figures", "Seen", "figures", "figures_on_device", "named"]
 
 Figures = tuple[Any, Any, Any, Any]
 """Max, Min, Mean, Norm; None where there is none."""
 _NONE: Figures = (None, None, None, None)
-_SMALL = 1024  # elements; a look at what is known takes longer than such a tensor
+SMALL = 1024
+"""Elements; a look at what is known takes longer than such a tensor."""
 _MOST = 4096  # tensors that are remembered
 
 
@@ -100,7 +101,7 @@ class Seen:
             tensor: on the CPU. Autograd must be off.
             key: tells views of one tensor apart.
         """
-        if tensor.numel() <= _SMALL or tensor.is_inference():
+        if tensor.numel() <= SMALL or tensor.is_inference():
             return None, None, None
         base = tensor._base
         if base is None:

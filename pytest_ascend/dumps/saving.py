@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 import queue
 import shutil
@@ -12,18 +14,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_ascend.dumps.figures import figures, named
-from pytest_ascend.dumps.tensor_files import parts
+from pytest_ascend.dumps.tensor_files import Room, parts
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["MEMORY", "NOT_SAVED", "Job", "Saver"]
+__all__ = ["MEMORY", "NOT_SAVED", "Job", "Rooms", "Saver"]
 
 MEMORY = 256 << 20
 """Bytes of tensors that may wait to be written, unless told otherwise."""
 NOT_SAVED = "not_saved"
 """Key of a tensor in ``dump.json`` whose values are in no file, though others' are: why."""
 _FIGURES = ("Max", "Min", "Mean", "Norm")
+_DIRECT = 1 << 20  # bytes; below that the system's cache is as fast
+_THREADS = 2  # one computes what lies in a file while the other waits for the disk
 _PATIENCE = 2.0  # seconds before something is said, and between two times
 
 
@@ -38,6 +42,8 @@ class Job:
         tensor: a copy on the CPU, contiguous, that nobody changes; None: the same values as ``same``.
         nbytes: of the tensor.
         measure: whether its figures are to be taken from the copy.
+        total: the sum of its elements, where that is known.
+        room: the memory that the copy lies in, where that is the saver's own.
         same: the file with the same values, written before.
     """
 
@@ -46,9 +52,40 @@ class Job:
     tensor: torch.Tensor | None
     nbytes: int
     measure: bool = True
+    total: float | None = None
+    room: Room | None = None
     same: Job | None = None
     remember: Callable[[Job], None] | None = None
     """Called when the job is handed over, so that a later one may have the same values."""
+
+
+class Rooms:
+    """Memory for tensors' files that is used again, also by the next step's.
+
+    Args:
+        most: bytes that are kept.
+    """
+
+    def __init__(self, most: int = MEMORY) -> None:
+        self._most = most
+        self._free: dict[int, list[Room]] = {}
+        self._kept = 0
+        self._lock = threading.Lock()
+
+    def take(self, nbytes: int) -> Room:
+        """Memory for a tensor of a size."""
+        with self._lock:
+            if kept := self._free.get(nbytes):
+                self._kept -= nbytes
+                return kept.pop()
+        return Room(nbytes)
+
+    def give(self, room: Room) -> None:
+        """Give it back: nobody reads it any more."""
+        with self._lock:
+            if self._kept + room.nbytes <= self._most:
+                self._kept += room.nbytes
+                self._free.setdefault(room.nbytes, []).append(room)
 
 
 class Saver:
@@ -59,10 +96,16 @@ class Saver:
         form: ``pt`` or ``safetensors``.
         memory: bytes of tensors that may wait; :meth:`submit` waits when there are more.
         say: told how far it is when that takes long; None: nobody is.
+        rooms: memory that other savers used before.
     """
 
     def __init__(
-        self, folder: str, form: str = "pt", memory: int = MEMORY, say: Callable[[str], object] | None = None
+        self,
+        folder: str,
+        form: str = "pt",
+        memory: int = MEMORY,
+        say: Callable[[str], object] | None = None,
+        rooms: Rooms | None = None,
     ) -> None:
         self.folder = folder
         self.form = form
@@ -78,34 +121,50 @@ class Saver:
         self._total = 0
         self._room = threading.Condition()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
+        self._links: list[Job] = []
+        self._rooms = Rooms(memory) if rooms is None else rooms
+        self._direct = hasattr(os, "O_DIRECT")
         self._said = time.monotonic()
 
     def submit(self, job: Job) -> None:
         """Hand a file over. Waits while too much is waiting already."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="pytest-ascend-saver", daemon=True)
-            self._thread.start()
-        if job.tensor is not None:
+        if not self._threads:
+            for number in range(_THREADS):
+                thread = threading.Thread(target=self._run, name=f"pytest-ascend-saver-{number}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        if job.tensor is None:
+            self._links.append(job)  # when all is written, what it is the same as is written too
+        else:
             with self._room:
                 while self._waiting and self._waiting + job.nbytes > self._memory:
                     self._room.wait(0.5)
+                    self._report()
                 self._waiting += job.nbytes
-            self._total += job.nbytes
+                self._total += job.nbytes
             self._report()
-        self._jobs.put(job)
+            self._jobs.put(job)
         if job.remember is not None:
             job.remember(job)
 
+    def room(self, tensor: torch.Tensor, nbytes: int) -> Room | None:
+        """Memory for a copy of a tensor, to be given back with its job; None where it doesn't need such."""
+        if self.form != "pt" or not Room.suits(tensor, nbytes):
+            return None
+        return self._rooms.take(nbytes)
+
     def close(self) -> None:
         """Wait until all is written, or given up on after an error."""
-        if self._thread is None:
-            return
-        self._jobs.put(None)
-        while self._thread.is_alive():
-            self._thread.join(0.5)
+        for _ in self._threads:
+            self._jobs.put(None)
+        while any(thread.is_alive() for thread in self._threads):
+            next(thread for thread in self._threads if thread.is_alive()).join(0.5)
             self._report()
-        self._thread = None
+        self._threads.clear()
+        for job in self._links:
+            self._attempt(job)
+        self._links.clear()
 
     def make_room(self, wanted: int) -> int:
         """Delete the newest files until about so many bytes are free; how many that were. After :meth:`close`."""
@@ -130,22 +189,26 @@ class Saver:
 
         torch.set_grad_enabled(False)
         while (job := self._jobs.get()) is not None:
-            held = job.tensor is not None
-            try:
-                self._save(job)
-            except OSError as error:
-                self._fail(job, error)
-            except Exception as error:  # a tensor that can't be read or has no such format is its own fault alone
-                self._give_up(job, f"{type(error).__name__}: {error}")
+            self._attempt(job)
             job.tensor = None
-            if held:
-                with self._room:
-                    self._waiting -= job.nbytes
-                    self._room.notify()
+            with self._room:
+                self._waiting -= job.nbytes
+                self._room.notify()
+            if job.room is not None:
+                self._rooms.give(job.room)
+                job.room = None
+
+    def _attempt(self, job: Job) -> None:
+        try:
+            self._save(job)
+        except OSError as error:
+            self._fail(job, error)
+        except Exception as error:  # a tensor that can't be read or has no such format is its own fault alone
+            self._give_up(job, f"{type(error).__name__}: {error}")
 
     def _save(self, job: Job) -> None:
         if job.measure and job.tensor is not None:
-            job.described.update(named(figures(job.tensor)))
+            job.described.update(named(figures(job.tensor, job.total)))
         elif job.same is not None:
             job.described.update({key: job.same.described.get(key) for key in _FIGURES})
         if self.error is not None:
@@ -158,9 +221,23 @@ class Saver:
                 return
             _again(os.path.join(self.folder, job.same.name), path)
         elif job.tensor is not None:
-            _write(path, parts(job.tensor, self.form))
-            self.nbytes += job.nbytes
+            if job.room is not None:
+                self._write_room(path, job.room, job.tensor)
+            else:
+                _write(path, list(parts(job.tensor, self.form)))
+            with self._room:
+                self.nbytes += job.nbytes
         self.written.append(job)
+
+    def _write_room(self, path: str, room: Room, tensor: torch.Tensor) -> None:
+        """A file in one piece, past the system's cache where it is large and the disk can do that."""
+        length = room.finished(tensor)
+        with memoryview(room.memory) as memory:
+            if self._direct and length >= _DIRECT:
+                if _write_direct(path, memory, length):
+                    return
+                self._direct = False
+            _write(path, [memory[:length]])
 
     def _fail(self, job: Job, error: OSError) -> None:
         path = os.path.join(self.folder, job.name)
@@ -174,7 +251,38 @@ class Saver:
         job.described[NOT_SAVED] = why
 
 
-def _write(path: str, pieces: list[bytes | memoryview]) -> None:
+def _write_direct(path: str, memory: memoryview, length: int) -> bool:
+    """Whether a new file could be written past the cache: whole pages, of which the last is then cut off.
+
+    Raises ``OSError`` for what isn't about that. Where it couldn't be there is no file.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_DIRECT
+    pages = memory[: -(-length // mmap.PAGESIZE) * mmap.PAGESIZE]
+    try:
+        handle = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        _forget(path)  # some systems make it before they refuse it
+        return False
+    try:
+        try:
+            written = os.write(handle, pages)
+            if written == len(pages):
+                os.ftruncate(handle, length)
+                return True
+        finally:
+            os.close(handle)
+    except OSError as error:
+        _forget(path)
+        if error.errno != errno.EINVAL:
+            raise
+        return False
+    _forget(path)
+    return False
+
+
+def _write(path: str, pieces: list[bytes | bytearray | memoryview]) -> None:
     """A new file. Raises ``OSError``, and then there is none; one that was there is left alone."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:

@@ -12,6 +12,7 @@ import collections
 import functools
 import io
 import json
+import mmap
 import pickle
 import struct
 import sys
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SUFFIXES", "crc32", "parts", "values"]
+__all__ = ["SUFFIXES", "Room", "crc32", "parts", "values"]
 
 SUFFIXES = {"pt": ".pt", "safetensors": ".safetensors"}
 """What files of each format end in."""
@@ -75,7 +76,7 @@ def crc32(tensor: torch.Tensor) -> str:
     return f"{zlib.crc32(values(tensor)):08x}"
 
 
-def parts(tensor: torch.Tensor, form: str, checksum: int | None = None) -> list[bytes | memoryview]:
+def parts(tensor: torch.Tensor, form: str, checksum: int | None = None) -> list[bytes | bytearray | memoryview]:
     """A file's bytes, in pieces.
 
     Args:
@@ -150,33 +151,91 @@ class _Pickler(pickle.Pickler):
         return ("storage", obj.kind, "0", "cpu", obj.numel) if isinstance(obj, _Storage) else None
 
 
-def _archive(described: bytes, data: memoryview, checksum: int) -> list[bytes | memoryview]:
+def _archive(described: bytes, data: memoryview, checksum: int) -> list[bytes | bytearray | memoryview]:
     """A zip archive of the records that ``torch.load`` asks for."""
-    records: list[tuple[bytes, bytes | memoryview, int]] = [
-        (b"archive/data.pkl", described, zlib.crc32(described)),
-        (b"archive/byteorder", b"little", _CRC_BYTEORDER),
-        (b"archive/data/0", data, checksum),
-        (b"archive/version", b"3\n", _CRC_VERSION),
+    head, tail = _around(described, len(data), _ALIGNMENT, checksum)
+    return [head, data, tail]
+
+
+def _around(described: bytes, size: int, alignment: int, checksum: int) -> tuple[bytearray, bytearray]:
+    """What lies in an archive before the values and after them."""
+    (head, in_head), (tail, in_tail) = _templates(described, size, alignment)
+    before, after = bytearray(head), bytearray(tail)
+    struct.pack_into("<I", before, in_head, checksum)
+    struct.pack_into("<I", after, in_tail, checksum)
+    return before, after
+
+
+@functools.lru_cache(maxsize=1024)
+def _templates(described: bytes, size: int, alignment: int) -> tuple[tuple[bytes, int], tuple[bytes, int]]:
+    """As :func:`_around`, with where in each the checksum goes. Tensors of one shape have the same."""
+    records: list[tuple[bytes, bytes | None]] = [
+        (b"archive/data.pkl", described),
+        (b"archive/byteorder", b"little"),
+        (b"archive/data/0", None),
+        (b"archive/version", b"3\n"),
     ]
-    found: list[bytes | memoryview] = []
-    directory: list[bytes] = []
-    at = 0
-    for name, record, crc in records:
-        size = len(record)
+    pieces: list[bytes] = []
+    directory = b""
+    at = in_head = in_tail = split = 0
+    for name, record in records:
+        length, crc = (size, 0) if record is None else (len(record), zlib.crc32(record))
         begins = at + 30 + len(name)
-        padding = -(begins + 4) % _ALIGNMENT
+        padding = -(begins + 4) % (alignment if record is None else _ALIGNMENT)
         extra = b"FB" + struct.pack("<H", padding) + b"Z" * padding
-        fields = struct.pack("<HHHHHIIIHH", 0, 0, 0, 0, _DOS_DATE, crc, size, size, len(name), len(extra))
-        found += [b"PK\x03\x04" + fields + name + extra, record]
-        central = struct.pack("<HHHHHHIIIHHHHHII", 0, 0, 0, 0, 0, _DOS_DATE, crc, size, size, len(name), *_NOTHING, at)
-        directory.append(b"PK\x01\x02" + central + name)
-        at = begins + len(extra) + size
-    listed = b"".join(directory)
-    end = struct.pack("<HHHHIIH", 0, 0, len(records), len(records), len(listed), at, 0)
-    found.append(listed + b"PK\x05\x06" + end)
-    return found
+        fields = struct.pack("<HHHHHIIIHH", 0, 0, 0, 0, _DOS_DATE, crc, length, length, len(name), len(extra))
+        central = struct.pack(
+            "<HHHHHHIIIHHHHHII", 0, 0, 0, 0, 0, _DOS_DATE, crc, length, length, len(name), *_NOTHING, at
+        )
+        pieces.append(b"PK\x03\x04" + fields + name + extra)
+        if record is None:
+            in_head, split, in_tail = at + 14, len(pieces), len(directory) + 16
+        else:
+            pieces.append(record)
+        directory += b"PK\x01\x02" + central + name
+        at = begins + len(extra) + length
+    end = struct.pack("<HHHHIIH", 0, 0, len(records), len(records), len(directory), at, 0)
+    after = b"".join(pieces[split:])
+    return (b"".join(pieces[:split]), in_head), (after + directory + b"PK\x05\x06" + end, len(after) + in_tail)
 
 
+class Room:
+    """Memory for a tensor with room for the rest of its ``.pt`` file around it, so that the file goes out in one piece.
+
+    Pages of the machine, which are used again and again: fresh ones take longer than a copy.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.memory = mmap.mmap(-1, _up(nbytes + 2 * _PAGE))
+
+    def tensor(self, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
+        """Where the values go."""
+        import torch
+
+        flat = torch.frombuffer(self.memory, dtype=torch.uint8, count=self.nbytes, offset=_PAGE)
+        return flat.view(dtype).view(shape)
+
+    def finished(self, tensor: torch.Tensor) -> int:
+        """Put the rest of the file around the values; how many bytes it has."""
+        data = memoryview(self.memory)[_PAGE : _PAGE + self.nbytes]
+        described = _pickled(str(tensor.dtype), tuple(tensor.shape), tuple(tensor.stride()), tensor.numel())
+        head, tail = _around(described, self.nbytes, _PAGE, zlib.crc32(data))
+        length = _PAGE + self.nbytes + len(tail)
+        self.memory[:_PAGE] = bytes(head)
+        self.memory[_PAGE + self.nbytes : length] = bytes(tail)
+        return length
+
+    @staticmethod
+    def suits(tensor: torch.Tensor, nbytes: int) -> bool:
+        """Whether a tensor is worth one, and its file can be made in it."""
+        return _WORTH <= nbytes <= _LARGEST and sys.byteorder == "little" and str(tensor.dtype) in _STORAGES
+
+
+def _up(nbytes: int) -> int:
+    return -(-nbytes // _PAGE) * _PAGE
+
+
+_PAGE = 4096  # the header of an archive is shorter; disks want whole ones
+_WORTH = 1 << 17
 _NOTHING = (0, 0, 0, 0, 0)  # extra, comment, disk, internal and external attributes
-_CRC_BYTEORDER = zlib.crc32(b"little")
-_CRC_VERSION = zlib.crc32(b"3\n")

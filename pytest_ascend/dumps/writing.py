@@ -25,8 +25,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytest_ascend.dumps.figures import Seen, figures, figures_on_device, named
-from pytest_ascend.dumps.saving import MEMORY, NOT_SAVED, Job, Saver
+from pytest_ascend.dumps.figures import SMALL, Seen, figures, figures_on_device, named
+from pytest_ascend.dumps.saving import MEMORY, NOT_SAVED, Job, Rooms, Saver
 from pytest_ascend.dumps.tensor_files import SUFFIXES, values
 from pytest_ascend.dumps.tensors import FOLDER
 
@@ -75,6 +75,7 @@ class Writer:
         form: what tensors' files are: ``pt`` or ``safetensors``.
         limits: what goes into files.
         say: told how far writing is when that takes long.
+        rooms: memory for files that other dumps used before.
 
     Raises:
         ValueError: no such task or format.
@@ -91,6 +92,7 @@ class Writer:
         form: str = "pt",
         limits: Limits | None = None,
         say: Callable[[str], object] | None = None,
+        rooms: Rooms | None = None,
     ) -> None:
         if task not in TASKS:
             raise ValueError(f"task={task!r} can't be recorded: give {' or '.join(map(repr, TASKS))}")
@@ -121,7 +123,7 @@ class Writer:
         if task == "tensor":
             tensors = os.path.join(self.folder, FOLDER)
             os.mkdir(tensors)
-            self._saver = Saver(tensors, form, self.limits.memory, say)
+            self._saver = Saver(tensors, form, self.limits.memory, say, rooms)
 
     @property
     def path(self) -> str:
@@ -224,6 +226,10 @@ class Writer:
                         self._fetch()
                 return
             tensor = tensor.cpu()
+        if not md5 and tensor.numel() <= SMALL:
+            high, low, mean, norm = figures(tensor)
+            described["Max"], described["Min"], described["Mean"], described["Norm"] = high, low, mean, norm
+            return
         strides = tensor.stride()
         # Permuting changes no figure, but it does change the order of the bytes.
         key = (tensor.data_ptr(), strides, tensor.shape) if md5 else (tensor.data_ptr(), tensor.numel(), 0 in strides)
@@ -262,16 +268,21 @@ class Writer:
             self._figures_alone(tensor, described, f"beyond the {limits.total} bytes of a step")
             return
         self._taken += size
+        assert self._saver is not None
+        room = None
         if sampled:
             self.sampled += 1
             self._figures(tensor, described)
             described["sampled"] = {"shape": described["shape"], "every": limits.every}
             held = tensor.detach().reshape(-1)[:: limits.every].to("cpu", copy=True)
             described["shape"] = list(held.shape)
+        elif (room := self._saver.room(tensor, nbytes)) is not None:
+            held = room.tensor(tensor.dtype, tensor.shape)
+            held.copy_(tensor)
         else:
             held = _packed(tensor, copy=True)
         described["data_name"] = file
-        job = Job(file, described, held, held.nbytes, measure=not sampled)
+        job = Job(file, described, held, held.nbytes, measure=not sampled, total=total, room=room)
         if where is not None:
             job.remember = functools.partial(_remember, where, key, total)
         taken.append(job)
@@ -342,8 +353,8 @@ class Writer:
         return found
 
     def _write_all(self, about: Mapping[str, Any]) -> None:
-        stacks = {str(i): [names, list(map(_line, at))] for i, (at, names) in enumerate(self._stacks.items())}
-        _write(os.path.join(self.folder, "stack.json"), json.dumps(stacks))
+        stacks = (f'"{i}": [{json.dumps(names)}, {_lines(at)}]' for i, (at, names) in enumerate(self._stacks.items()))
+        _write(os.path.join(self.folder, "stack.json"), "{" + ",\n".join(stacks) + "}")
         _write(os.path.join(self.folder, "construct.json"), json.dumps(self.construct))
         self._write_dump(len(self.data), about)
 
@@ -373,7 +384,8 @@ class Writer:
                 return
             except OSError as error:
                 if entries == 0 or error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
+                    why = f"the dump can't be written: {error.strerror or error}"
+                    raise OSError(error.errno or 0, why, self.path) from None
 
 
 def _write(path: str, text: str) -> None:
@@ -448,6 +460,11 @@ def _not_plain(tensor: torch.Tensor) -> str | None:
 
 
 @functools.lru_cache(maxsize=4096)
+def _lines(frames: tuple[Frame, ...]) -> str:
+    """A stack as JSON; each step has the same ones."""
+    return json.dumps([_line(frame) for frame in frames])
+
+
 def _line(frame: Frame) -> str:
     file, number, function = frame
     return f"File {file}, line {number}, in {function}, \n {linecache.getline(file, number).strip()}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -49,8 +49,7 @@ _SMALL = (
 _UNSCALE = "_amp_foreach_non_finite_check_and_unscale"
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One operator that ran.
 
     Attributes:
@@ -113,6 +112,11 @@ class Chains:
 
     def add(self, step: Step) -> None:
         """Judge the next operator, in the order in which they ran; its ranges are known."""
+        for one in (*step.inputs, *step.outputs):
+            if one.notable:
+                break
+        else:
+            return
         traces: list[_Trace] = []
         intended = False
         for given in step.inputs:

@@ -21,6 +21,7 @@ BATCH = 512
 
 _AMINMAX: Any = torch.ops.aten.aminmax.out
 _COMPLEX = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
+_TINY = {dtype: torch.finfo(dtype).tiny for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}
 _TRIED = (3, 1000, 4099)  # lengths: less than a vector, several blocks, a tail
 
 
@@ -32,6 +33,8 @@ class Range:
         numel: how many elements.
         low, high: smallest and largest value; NaN where one of them is NaN. Meaningless until :attr:`known`.
         known: whether the numbers have been read.
+        notable: whether there is something to look at: a value beyond the dtype or none of a normal size, or what isn't
+            known.
         parts: for a storage written in parts, what it is made of.
         cause: where what is beyond the dtype comes from; filled in by ``overflow_chain``.
         zero_rows: for a normalisation, whether whole rows became zero though their input isn't, once known.
@@ -41,25 +44,26 @@ class Range:
             finite number.
     """
 
-    __slots__ = ("base", "cause", "dtype", "high", "known", "limit", "lost", "low", "numel", "parts", "zero_rows")
+    low = high = 0.0
+    known = False
+    notable = True
+    parts: tuple[Range, ...] = ()
+    cause: Any = None
+    zero_rows = False
+    lost: float | None = None
+    limit = math.inf
+    base: Range | None = None
 
     def __init__(self, dtype: torch.dtype, numel: int) -> None:
         self.dtype = dtype
         self.numel = numel
-        self.low = self.high = 0.0
-        self.known = False
-        self.parts: tuple[Range, ...] = ()
-        self.cause: Any = None
-        self.zero_rows = False
-        self.lost: float | None = None
-        self.limit = math.inf
-        self.base: Range | None = None
 
     @classmethod
     def of(cls, dtype: torch.dtype, numel: int, low: float, high: float) -> Range:
         """A range whose numbers are known."""
         made = cls(dtype, numel)
-        made.low, made.high, made.known = low, high, True
+        made.low, made.high = low, high
+        made.read()
         return made
 
     @classmethod
@@ -78,7 +82,16 @@ class Range:
             nan = any(math.isnan(number) for number in lows + highs)
             self.low, self.high = (math.nan, math.nan) if nan else (min(lows), max(highs))
             self.cause = next((part.cause for part in self.parts if part.cause is not None), None)
-            self.known, self.parts = True, ()
+            self.parts = ()
+            self.read()
+
+    def read(self) -> None:
+        """The numbers are there."""
+        self.known = True
+        low, high = self.low, self.high
+        tiny = _TINY[self.dtype]
+        fine = -self.limit < low <= high < self.limit and (high >= tiny or low <= -tiny)
+        self.notable = not fine or self.cause is not None
 
     @property
     def beyond(self) -> bool:
@@ -114,7 +127,7 @@ class Ranges:
         dtype = tensor.dtype
         if dtype in _COMPLEX:
             tensor, dtype = torch.view_as_real(tensor.resolve_conj()), _COMPLEX[dtype]
-        if dtype.itemsize < 2 or tensor.is_quantized:
+        if dtype not in _TINY:
             self.unmeasured[str(dtype).removeprefix("torch.")] += 1
             return None
         numel = tensor.numel()
@@ -152,6 +165,7 @@ class Ranges:
                 values = torch.stack([value for _, _, value in flags]).tolist()
                 for (found, name, _), value in zip(flags, values, strict=True):
                     setattr(found, name, value)
+                    found.notable = True
             self._flags.clear()
         self.waits += waited
 
@@ -191,7 +205,7 @@ class _Buffer:
         for found, low, high, sound in zip(self.waiting, lows, highs, finite, strict=True):
             lost = not sound and math.isfinite(low) and math.isfinite(high)
             found.low, found.high = (math.nan, math.nan) if lost else (low, high)
-            found.known = True
+            found.read()
         self.waiting.clear()
         return device.type != "cpu"
 

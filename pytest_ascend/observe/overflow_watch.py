@@ -262,14 +262,14 @@ class OverflowWatch:
         written = kind.written(args, kwargs, result)
         if kind.allocates:  # whatever lies in fresh memory is nobody's result
             for tensor in written:
-                if tensor.layout is torch.strided and tensor.device.type != "meta":
+                if tensor.layout is torch.strided and _has_values(tensor):
                     self._remember(tensor, Range.of(tensor.dtype, 0, 0.0, 0.0), True)
             return result
         outputs: list[Range] = []
         device = ""
         with self._lock:
             for tensor in written:
-                made = self._ranges.take(tensor)
+                made = self._ranges.take(tensor) if _has_values(tensor) else None
                 if made is not None:
                     device = tensor.device.type
                     if self._saturates(device):
@@ -288,7 +288,7 @@ class OverflowWatch:
 
     def _given(self, tensor: torch.Tensor, inputs: list[Range]) -> None:
         """The range of an argument: what its storage was known to hold, else measured now, before the call."""
-        if tensor.layout is not torch.strided or tensor.device.type == "meta":
+        if tensor.layout is not torch.strided or not _has_values(tensor):
             return
         storage = tensor.untyped_storage()
         key = storage._cdata
@@ -462,7 +462,24 @@ class _Mode(DispatchMode):
         self._call = call
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if types and not all(map(_is_plain, types)):
+            if any(kind.__module__.startswith("torch._subclasses") for kind in types):
+                return func(*args, **(kwargs or {}))  # shapes that are traced: there are no values
+            return NotImplemented  # what it does is made of operators on plain tensors, which come here too
         return self._call(func, args, kwargs or {})
+
+
+def _is_plain(kind: type) -> bool:
+    """Whether a class of tensors has no dispatch of its own."""
+    return getattr(kind, "__torch_dispatch__", _PLAIN) is _PLAIN
+
+
+def _has_values(tensor: torch.Tensor) -> bool:
+    """Whether there are numbers behind a tensor: not for shapes alone, nor for one that wraps others."""
+    return tensor.device.type != "meta" and type(tensor).__torch_dispatch__ is _PLAIN
+
+
+_PLAIN: Any = torch.Tensor.__torch_dispatch__
 
 
 def _device_of(result: Any) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_ascend.dumps.saving import MEMORY
+from pytest_ascend.dumps.saving import MEMORY, Rooms
 from pytest_ascend.dumps.writing import FORMATS, TASKS, Limits, Writer
 from pytest_ascend.observe import hearing
 from pytest_ascend.observe.apis import ApiRecorder
@@ -155,6 +155,7 @@ class Recording:
         self._rounds = Counter(options["warmup"]) if in_rounds else None
         self._say = _on_terminal if progress is True else progress or None
         self._writer: Writer | None = None
+        self._rooms = Rooms(limits.memory)
         self._apis: ApiRecorder | None = None
         self._layers: LayerRecorder | None = None
         self._entered = False
@@ -271,7 +272,13 @@ class Recording:
             form = self._options["format"]
             try:
                 self._writer = Writer(
-                    folder, task=self.task, level=self.level, form=form, limits=self.limits, say=self._say
+                    folder,
+                    task=self.task,
+                    level=self.level,
+                    form=form,
+                    limits=self.limits,
+                    say=self._say,
+                    rooms=self._rooms,
                 )
             except FileExistsError:
                 self._offset += 1

@@ -250,10 +250,25 @@ def test_compiled_code_is_told(watch):
 def test_compiled(ascend_device):
     fn = torch.compile(lambda x: torch.sin(x) * 2, backend="aot_eager")
     fn(torch.ones(4, device=ascend_device))
-"""
+""",
+        subprocess=True,  # torch's compiler can't be loaded twice in a process
     )
     done.assert_outcomes(passed=1)
     assert any("compiled" in note for note in records["test_compiled"]["notes"])
+
+
+def test_beside_a_recording(watch):
+    _, records = watch(TESTS, "--ascend-record=dumps")
+    assert records["test_lstm"]["overflows"][0]["op_name"] == "LSTM.MatMul"
+    assert Path("dumps").is_dir()
+
+
+def test_listed_cases_are_watched(watch):
+    """Operators of the catalogue, special values among them: what overflows on the CPU as well fails nothing."""
+    done, records = watch("", "--ascend-compare=emulated", "--ascend-api=torch.square", "--ascend-dtypes=float16")
+    assert done.ret == 0
+    assert len(records) > 3
+    assert all(record["overflows"] is not None for record in records.values())
 
 
 def test_nothing_was_watched(watch):

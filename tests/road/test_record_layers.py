@@ -407,6 +407,18 @@ def test_a_dump_that_finds_no_room_for_its_own_text_keeps_what_fits(
     assert "entries are lost" in beside(recording, "recording.json")["cut_off"]
 
 
+def test_a_disk_without_any_room_is_one_sentence_with_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: str, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(writing, "_write", full)
+    with (
+        pytest.raises(OSError, match=r"the dump can't be written: No space left on device: .*step0.*dump\.json"),
+        pa.record(None, tmp_path, task="statistics"),
+    ):
+        torch.ones(3)
+
+
 # ---------------------------------------------------------------------------------------------- steps and rounds
 
 
@@ -591,3 +603,69 @@ def test_functional_calls_inside_of_a_vmap_pass_through(tmp_path: Path) -> None:
         torch.vmap(model)(torch.ones(2, 3))
         F.relu(torch.ones(2))
     assert "Functional.relu.0.forward" in data(recording)
+
+
+# ---------------------------------------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_large_files_are_those_of_torch_and_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: bool
+) -> None:
+    import errno
+    import os
+    import zipfile
+
+    real, refused = os.open, []
+
+    def opened(path: Any, flags: int, *mode: int) -> int:
+        if refuses and flags & getattr(os, "O_DIRECT", 0):
+            refused.append(path)
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", opened)
+    values = [torch.randn(700, 701), torch.randn(300, 301).bfloat16(), torch.randn(90, 700).t(), torch.randn(500_000)]
+    with pa.record(None, tmp_path) as recording:
+        for _ in range(2):  # the second time in memory that the first was written from
+            for x in values:
+                torch.neg(x)
+        torch.abs(torch.randn(700, 701, dtype=torch.complex64).conj())
+    found = data(recording)
+    folder = Path(recording.path).parent / "dump_tensor_data"
+    for i, x in enumerate(values * 2):
+        entry = found[f"Torch.neg.{i}.forward"]
+        for described, wanted in ((entry["input_args"][0], x), (entry["output"][0], -x)):
+            got = loaded(recording, described)
+            assert got.dtype == wanted.dtype
+            assert torch.equal(got, wanted)
+            assert got.is_contiguous()
+            assert zipfile.ZipFile(folder / described["data_name"]).testzip() is None
+            assert described["Max"] == pytest.approx(wanted.float().max().item())
+            assert described["Mean"] == pytest.approx(wanted.float().mean().item(), abs=1e-6)
+    conjugate = loaded(recording, found["Torch.abs.0.forward"]["input_args"][0])
+    assert torch.equal(conjugate.abs(), loaded(recording, found["Torch.abs.0.forward"]["output"][0]))
+    assert len(refused) == refuses or not hasattr(os, "O_DIRECT")
+
+
+@pytest.mark.parametrize("task", ["tensor", "statistics", "md5"])
+def test_a_model_on_the_device_is_recorded_as_one_on_the_cpu(tmp_path: Path, task: str) -> None:
+    pa.emulator.install()
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(64, 64), nn.ReLU()), torch.randn(40, 64)
+    dumps = []
+    for device in ("cpu", "npu"):
+        model.zero_grad(set_to_none=True)
+        model.to(device)
+        given = x.to(device)
+        with pa.record(model, tmp_path / device, level="mix", task=task) as recording:
+            model(given).sum().backward()
+        dumps.append(data(recording))
+        if task == "tensor":
+            described = dumps[-1]["Module.0.Linear.forward.0"]["input_args"][0]
+            assert torch.equal(loaded(recording, described), x)
+    assert list(dumps[0]) == list(dumps[1])
+    one, other = (found["Module.0.Linear.forward.0"] for found in dumps)
+    assert one["input_args"][0].get("md5") == other["input_args"][0].get("md5")
+    assert one["output"][0]["Norm"] == pytest.approx(other["output"][0]["Norm"], rel=1e-3)
+    assert one["parameters"]["bias"]["Max"] == other["parameters"]["bias"]["Max"]

@@ -592,6 +592,27 @@ def test_what_cannot_be_measured_is_told(device):
     assert any("float8_e5m2" in note for note in watch.notes)
 
 
+def test_tensors_of_other_kinds(device):
+    """Those that wrap others are looked into; shapes without values have none."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    x = torch.full((4,), 300.0, device=device, dtype=HALF)
+    finding = only(watched(lambda: TwoTensor(x, torch.ones_like(x)).square()))
+    assert finding.op_type == "Pow"
+    assert not watched(lambda: torch.full((4,), 300.0, device="meta", dtype=HALF).square()).findings
+    with pa.watch_overflow() as watch, FakeTensorMode():
+        torch.full((4,), 300.0, dtype=HALF).square()
+    assert not watch.findings
+
+
+def test_function_transforms(device):
+    x = torch.tensor([[1.0, 300.0], [2.0, 3.0]], device=device, dtype=HALF)
+    assert only(watched(lambda: torch.vmap(lambda row: (row * row).sum())(x))).op_type == "Mul"
+    slope = torch.func.grad(lambda t: (t.float() ** 3 * 1e6).sum())
+    assert watched(lambda: slope(x)).findings[0].overflow_type == "overflow_up"
+
+
 def test_nothing_was_watched():
     with pa.watch_overflow() as watch:
         pass
