@@ -22,7 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
-BLOCKS, WIDTH, HEADS, BATCH, LENGTH, WORDS = 24, 64, 4, 4, 24, 400
+BLOCKS, WIDTH, HEADS, BATCH, LENGTH, WORDS = 24, 64, 4, 4, 32, 400
 RATIO, MEMORY = 10.0, 1 << 30
 
 
@@ -138,7 +138,7 @@ def main() -> int:
         good = memory <= MEMORY and status == int(given.failing)
         if given.peer:
             peer = str(Path(given.peer).parent / "msprobe")
-            command = [peer, "compare", "-tp", str(one[1]), "-gp", str(one[0])]
+            command = [peer, "compare", "-tp", str(one[1] / "dump.json"), "-gp", str(one[0] / "dump.json")]
             theirs, their_memory, status, said = measured([*command, "-o", str(folder / "theirs")])
             if status:
                 print(said[-2000:], file=sys.stderr)

@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace, out: TextIO | None = None, err: TextIO | 
         progress.done()
         content = found.to_dict()
         if arguments.json:
-            write_text(arguments.json, json.dumps(content, indent=1, allow_nan=False))
+            write_text(arguments.json, json.dumps(content, allow_nan=False))
         if arguments.html:
             write_text(arguments.html, as_html(content))
     except (DumpError, ValueError) as error:

@@ -17,6 +17,7 @@ from pytest_ascend.dumps.common import Call, Part, Side, Stored, Unit
 from pytest_ascend.dumps.divergence import Found, State, judge_calls
 from pytest_ascend.dumps.mapping import Mapped, read_mapping
 from pytest_ascend.dumps.matching import Match, Matching, match
+from pytest_ascend.dumps.msit import token_ranges
 from pytest_ascend.dumps.msprobe import Name
 from pytest_ascend.dumps.pairs import Judged, Rule, judge_pair
 from pytest_ascend.dumps.sides import open_side, paired_units
@@ -209,8 +210,13 @@ def compare(
     if not rule.is_default:
         rule.made()
     mapped = read_mapping(mapping)
+    for ranges in (tokens, golden_tokens):
+        if ranges is not None:
+            token_ranges(ranges)
     golden = open_side(golden_path, golden_tokens if golden_tokens is not None else tokens)
     target = open_side(target_path, tokens)
+    if (tokens or golden_tokens) and "msit" not in (golden.kind, target.kind):
+        raise DumpError(f"tokens are rounds of a dump of msit, and neither {golden.path} nor {target.path} is one")
     pairs, golden_only, target_only, notes = paired_units(golden, target)
     units = [compare_units(a, b, name, mapped, rule, progress) for name, a, b in pairs]
     found = DumpComparison(
