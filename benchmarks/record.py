@@ -185,9 +185,7 @@ def main() -> int:
                     f"{place}/theirs",
                 ]
                 command += ["--written-out"] * given.written_out
-                done = subprocess.run(
-                    [*command, str(Path(place, "theirs"))], capture_output=True, text=True, check=False
-                )
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
                 at = done.stdout.rfind("seconds ")
                 if at < 0:
                     print(done.stderr[-2000:], file=sys.stderr)

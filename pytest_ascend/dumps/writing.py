@@ -353,8 +353,8 @@ class Writer:
         return found
 
     def _write_all(self, about: Mapping[str, Any]) -> None:
-        stacks = {str(i): [names, list(map(_line, at))] for i, (at, names) in enumerate(self._stacks.items())}
-        _write(os.path.join(self.folder, "stack.json"), json.dumps(stacks))
+        stacks = (f'"{i}": [{json.dumps(names)}, {_lines(at)}]' for i, (at, names) in enumerate(self._stacks.items()))
+        _write(os.path.join(self.folder, "stack.json"), "{" + ",\n".join(stacks) + "}")
         _write(os.path.join(self.folder, "construct.json"), json.dumps(self.construct))
         self._write_dump(len(self.data), about)
 
@@ -384,7 +384,8 @@ class Writer:
                 return
             except OSError as error:
                 if entries == 0 or error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
+                    why = f"the dump can't be written: {error.strerror or error}"
+                    raise OSError(error.errno or 0, why, self.path) from None
 
 
 def _write(path: str, text: str) -> None:
@@ -459,6 +460,11 @@ def _not_plain(tensor: torch.Tensor) -> str | None:
 
 
 @functools.lru_cache(maxsize=4096)
+def _lines(frames: tuple[Frame, ...]) -> str:
+    """A stack as JSON; each step has the same ones."""
+    return json.dumps([_line(frame) for frame in frames])
+
+
 def _line(frame: Frame) -> str:
     file, number, function = frame
     return f"File {file}, line {number}, in {function}, \n {linecache.getline(file, number).strip()}"

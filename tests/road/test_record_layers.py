@@ -407,6 +407,18 @@ def test_a_dump_that_finds_no_room_for_its_own_text_keeps_what_fits(
     assert "entries are lost" in beside(recording, "recording.json")["cut_off"]
 
 
+def test_a_disk_without_any_room_is_one_sentence_with_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: str, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(writing, "_write", full)
+    with (
+        pytest.raises(OSError, match=r"the dump can't be written: No space left on device: .*step0.*dump\.json"),
+        pa.record(None, tmp_path, task="statistics"),
+    ):
+        torch.ones(3)
+
+
 # ---------------------------------------------------------------------------------------------- steps and rounds
 
 
