@@ -122,7 +122,7 @@ def _refused(command: str, sentence: str) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status is 0, or 1 when ``doctor`` finds no target to compare with."""
+    """Run the command line; the exit status is 0, or 1 when ``doctor`` finds no target or ``compare`` a difference."""
     parser = argparse.ArgumentParser(prog="pytest-ascend", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("doctor", help="say what this machine can compare with, and what to do about the rest")
@@ -135,9 +135,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     generate.add_argument("--api", metavar="PATTERN", help="APIs of the catalogue in place of a dump")
     generate.add_argument("--no-fold", action="store_true", help="a test for each call, also for those alike")
     generate.add_argument("--force", action="store_true", help="replace FILE where it exists")
-    from pytest_ascend import baseline_cli
+    from pytest_ascend import baseline_cli, compare_cli
     from pytest_ascend.perf import command as perf
 
+    compare_cli.add_arguments(commands.add_parser("compare", help="compare two recorded dumps, call by call"))
     perf.add_arguments(commands.add_parser("perf", help="print a profile, or which operators grew between two"))
     baseline_cli.add_commands(
         commands.add_parser("baseline", help="list, show, compare, prune, merge and import stored baselines")
@@ -145,6 +146,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.command == "perf":
         return _printed("perf", lambda: perf.run(arguments))
+    if arguments.command == "compare":
+        return compare_cli.run(arguments)
     if arguments.command == "baseline":
         return baseline_cli.run(arguments)
     if arguments.command == "generate":

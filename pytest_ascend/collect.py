@@ -21,6 +21,7 @@ from pytest_ascend.session import KEY, AscendSession, ComparisonFailed, seed_of
 from pytest_ascend.settings import COMPARE, numbers, patterns
 
 if TYPE_CHECKING:
+    from pytest_ascend.compared_dumps import ComparedDump
     from pytest_ascend.comparison import Comparison
     from pytest_ascend.judge.verdict import CheckResult, Verdict
 
@@ -154,12 +155,12 @@ class DumpFile(_Sentence, pytest.File):
         yield from _items(self, pendings(self.path, fold=fold, nodeid=self.nodeid))
 
 
-def collect_file(path: Path, parent: pytest.Collector) -> DumpFile | None:
+def collect_file(path: Path, parent: pytest.Collector) -> DumpFile | ComparedDump | None:
     """The collector of a dump: a ``dump.json`` given by name, or in a folder while comparisons are on."""
     if path.name != DUMP and not (path.suffix == ".json" and parent.session.isinitpath(path)):
         return None
     settings = parent.config.stash[KEY].settings
-    if settings.compare is None and not parent.session.isinitpath(path):
+    if settings.compare is None and settings.golden is None and not parent.session.isinitpath(path):
         return None
     if settings.step is not None or settings.rank is not None:
         from pytest_ascend.dumps.msprobe import place_of
@@ -167,6 +168,10 @@ def collect_file(path: Path, parent: pytest.Collector) -> DumpFile | None:
         for wanted, is_in in zip((settings.step, settings.rank), place_of(str(path)), strict=True):
             if wanted is not None and is_in is not None and is_in not in numbers(wanted):
                 return None
+    if settings.golden is not None:
+        from pytest_ascend.compared_dumps import ComparedDump
+
+        return ComparedDump.from_parent(parent, path=path)
     return DumpFile.from_parent(parent, path=path)
 
 

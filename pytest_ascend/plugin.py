@@ -105,7 +105,9 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     ascend = item.config.stash[KEY]
-    if (ascend.on or ascend.watches or ascend.child is not None or ascend.perf_results is not None) and call.excinfo:
+    if (
+        ascend.on or ascend.watches or ascend.reads or ascend.child is not None or ascend.perf_results is not None
+    ) and call.excinfo:
         hide_own_frames()
     report = yield
     ascend.complete(item, call, report)

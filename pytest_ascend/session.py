@@ -101,6 +101,11 @@ class AscendSession:
         return self.settings.compare is not None
 
     @property
+    def reads(self) -> bool:
+        """Whether recorded dumps are compared with one another: ``--ascend-golden`` or its ini twin was given."""
+        return self.settings.golden is not None and self.child is None
+
+    @property
     def watches(self) -> bool:
         """Whether tests are watched for overflows: ``--ascend-overflow`` or its ini twin was given."""
         return bool(self.settings.overflow) and self.child is None

@@ -411,6 +411,18 @@ OPTIONS: tuple[Option, ...] = (
         "Run every call of a dump, also those with the same API, structure, shapes and dtypes as an earlier one",
     ),
     Option(
+        "golden",
+        "Compare the dumps among pytest's arguments with the recorded dump PATH, a dump.json or a folder of them, and "
+        "don't run their calls again: pytest TARGET/dump.json --ascend-golden=GOLDEN/dump.json",
+        metavar="PATH",
+    ),
+    Option(
+        "mapping",
+        "With --ascend-golden: a file that says which layers, APIs and arguments belong together where their names "
+        "differ, in YAML or JSON",
+        metavar="FILE",
+    ),
+    Option(
         "step",
         "Of a folder of dumps take these steps only: numbers and ranges, such as 0 or 0,2-4",
         metavar="LIST",
@@ -584,6 +596,7 @@ class Settings:
         samples: of torch's own, for each API and dtype.
         live: cases from the installed torch's samples.
         no_fold: run every recorded call, also those like an earlier one.
+        golden: the dump that dumps are compared with; ``None``: their calls run again. mapping: names that differ.
         step, rank: which of the dumps in a folder, as :func:`numbers` reads it.
         reproducers: the folder for files that fail alone, or ``none``; ``None``: the usual one.
         perf: how many processes time each test; ``None``: none does, unless ``ab`` or ``ab_python`` is given.
@@ -616,6 +629,8 @@ class Settings:
     modes: str | None = None
     live: bool | None = None
     no_fold: bool | None = None
+    golden: str | None = None
+    mapping: str | None = None
     step: str | None = None
     rank: str | None = None
     reproducers: str | None = None

@@ -18,13 +18,13 @@ FLOORS = (
     {"targets", "observe", "cases", "strategies"},
     {"check", "reproduce", "compiled", "perf", "health"},
     {"settings", "session", "marks", "comparison", "examples", "timing", "perf_child", "benchmark_storage"}
-    | {"perf_run", "child_arguments", "error_baselines", "overflow_run", "recorded_tests"}
+    | {"perf_run", "child_arguments", "error_baselines", "compared_dumps", "overflow_run", "recorded_tests"}
     | {"fixtures", "collect", "run", "report"},
-    {"plugin", "cli", "baseline_cli"},
+    {"plugin", "cli", "baseline_cli", "compare_cli"},
 )
 KNOWS_PYTEST = {
     *("settings", "session", "marks", "comparison", "fixtures", "collect", "plugin"),
-    *("timing", "perf_child", "benchmark_storage", "perf_run", "child_arguments", "error_baselines"),
+    *("timing", "perf_child", "benchmark_storage", "perf_run", "child_arguments", "error_baselines", "compared_dumps"),
     "overflow_run",
     "recorded_tests",
 }

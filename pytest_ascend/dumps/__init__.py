@@ -16,9 +16,20 @@ from pytest_ascend.dumps.values import ITEMSIZES, TensorSpec
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Dump", "DumpError", "Recorded", "find", "like", "open"]
+    from pytest_ascend.dumps.comparing import DumpComparison as DumpComparison
+    from pytest_ascend.dumps.comparing import compare as compare
+
+__all__ = ["Dump", "DumpComparison", "DumpError", "Recorded", "compare", "find", "like", "open"]
 
 _NAMES = ("dump.json", "debug.json")
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("compare", "DumpComparison"):  # needs numpy, which reading a dump's text doesn't
+        from pytest_ascend.dumps import comparing
+
+        return getattr(comparing, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def open(path: str | os.PathLike[str]) -> Dump:

@@ -17,7 +17,7 @@ from pytest_ascend.dumps.values import ITEMSIZES, TensorSpec
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["FOLDER", "LARGEST", "load"]
+__all__ = ["FOLDER", "LARGEST", "harmless_names", "load", "operations"]
 
 FOLDER = "dump_tensor_data"
 LARGEST = 8 << 30
@@ -134,7 +134,7 @@ def _check_pt(data: bytes, spec: TensorSpec, where: str) -> None:
             raise
         raise DumpError(f"{where}: isn't a file of torch.save, or was cut off") from None
     values = next(size for name, size in sizes.items() if name.startswith("data/"))
-    names, numbers = _operations(program, where)
+    names, numbers = operations(program, where)
     allowed = _HARMLESS | {f"torch {_STORAGES.get(spec.dtype, 'UntypedStorage')}", "torch.storage UntypedStorage"}
     strangers = names - allowed - {"torch._utils _rebuild_tensor_v3", f"torch {spec.dtype}"}
     if strangers:
@@ -149,7 +149,12 @@ def _check_pt(data: bytes, spec: TensorSpec, where: str) -> None:
         raise DumpError(f"{where}: the tensor is larger than its values")
 
 
-def _operations(program: bytes, where: str) -> tuple[set[str], list[int]]:
+def harmless_names() -> frozenset[str]:
+    """What the pickle of a tensor may ask for beside its storage, as ``module name``."""
+    return frozenset(_HARMLESS | {"torch.storage UntypedStorage", "torch._utils _rebuild_tensor_v3"})
+
+
+def operations(program: bytes, where: str) -> tuple[set[str], list[int]]:
     """The names that a pickle asks for and the integers in it, in order; it is only listed, never run."""
     names: set[str] = set()
     numbers: list[int] = []

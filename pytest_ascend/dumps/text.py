@@ -161,7 +161,7 @@ def _depth(value: Any) -> int:
 def short(text: str, limit: int = 80) -> str:
     """A text for an error message, shortened; what is printed can't move the terminal's cursor."""
     text = text if len(text) <= limit else text[: limit - 3] + "..."
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def is_number(value: object) -> bool:
