@@ -11,7 +11,7 @@ import dataclasses
 import sys
 import zlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -35,9 +35,6 @@ from pytest_ascend.options import CheckOptions
 from pytest_ascend.targets import resolve
 from pytest_ascend.targets.base import Target
 from pytest_ascend.targets.cpu import CpuTarget
-
-if TYPE_CHECKING:
-    from pytest_ascend.observe.overflow_check import WatchedRun
 
 __all__ = ["check", "check_case", "seed_of_api", "still_fails"]
 
@@ -151,15 +148,11 @@ class _Check:
         outputs: list[OutputResult] = []
         layers: Judged = Judged(())
         seen: list[Capture] = []
-        watched = self._watched()
         for layout, relaid in self._layouts():
             try:
                 # The one run that a recording around the check is to hear.
                 mode = Heard() if not seen else None
-                if watched is not None and layout == "as_given":
-                    actual = watched.run(relaid=relaid, mode=mode)
-                else:
-                    actual = run(self.case, self.target, self.setting, relaid=relaid, mode=mode)
+                actual = run(self.case, self.target, self.setting, relaid=relaid, mode=mode)
             except RunFailed as failed:
                 if not seen and layout == "as_given":
                     return self._raised_on_target(failed)
@@ -186,15 +179,11 @@ class _Check:
         if self.options.bisect and result.verdict is Verdict.FAIL and seen:
             result = self._bisected(result, reference)
         result = self._exercised(result, seen)
-        return result if watched is None else watched.judged(result)
+        if not self.options.overflow or result.verdict is Verdict.NOT_EXERCISED:
+            return result
+        from pytest_ascend.observe.overflow_check import with_overflows
 
-    def _watched(self) -> WatchedRun | None:
-        """What watches the target's run, where overflows are asked for."""
-        if not self.options.overflow:
-            return None
-        from pytest_ascend.observe.overflow_check import WatchedRun
-
-        return WatchedRun(self.case, self.target, self.setting, self.options.reference)
+        return with_overflows(result, self.case, self.target, self.setting, self.options.reference)
 
     def fails(self, crash: bool) -> bool:
         """See :func:`still_fails`."""

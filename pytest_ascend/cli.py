@@ -135,15 +135,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     generate.add_argument("--api", metavar="PATTERN", help="APIs of the catalogue in place of a dump")
     generate.add_argument("--no-fold", action="store_true", help="a test for each call, also for those alike")
     generate.add_argument("--force", action="store_true", help="replace FILE where it exists")
-    from pytest_ascend import baseline_cli, compare_cli
-    from pytest_ascend.perf import command as perf
+    from pytest_ascend import compare_cli
 
     compare_cli.add_arguments(commands.add_parser("compare", help="compare two recorded dumps, call by call"))
-    perf.add_arguments(commands.add_parser("perf", help="print a profile, or which operators grew between two"))
-    baseline_cli.add_commands(
-        commands.add_parser("baseline", help="list, show, compare, prune, merge and import stored baselines")
-    )
-    arguments = parser.parse_args(argv)
+    profiles = commands.add_parser("perf", help="print a profile, or which operators grew between two")
+    baselines = commands.add_parser("baseline", help="list, show, compare, prune, merge and import stored baselines")
+    given = list(sys.argv[1:] if argv is None else argv)
+    if "perf" in given[:1]:  # loaded for its own command only: it takes as long as a comparison of a small dump
+        from pytest_ascend.perf import command as perf
+
+        perf.add_arguments(profiles)
+    elif "baseline" in given[:1]:
+        from pytest_ascend import baseline_cli
+
+        baseline_cli.add_commands(baselines)
+    arguments = parser.parse_args(given)
     if arguments.command == "perf":
         return _printed("perf", lambda: perf.run(arguments))
     if arguments.command == "compare":

@@ -203,9 +203,9 @@ class OverflowWatch:
         finally:
             self._close(error)
 
-    def while_on(self, within: contextlib.AbstractContextManager[Any] | None = None) -> _While:
-        """A context that watches, within another one; it may be entered several times, within :meth:`standing`."""
-        return _While(self._on, self._off, within or contextlib.nullcontext())
+    def while_on(self) -> _While:
+        """A context that watches; it may be entered several times, within :meth:`standing`."""
+        return _While(self._on, self._off)
 
     def _on(self) -> None:
         self._mode = _Mode(self._call)
@@ -395,18 +395,14 @@ _running: list[OverflowWatch] = []
 class _While:
     """A context that may be entered again."""
 
-    def __init__(
-        self, enter: Callable[[], None], leave: Callable[[], None], within: contextlib.AbstractContextManager[Any]
-    ) -> None:
-        self._enter, self._leave, self._within = enter, leave, within
+    def __init__(self, enter: Callable[[], None], leave: Callable[[], None]) -> None:
+        self._enter, self._leave = enter, leave
 
     def __enter__(self) -> None:
-        self._within.__enter__()
         self._enter()
 
     def __exit__(self, *error: Any) -> None:
         self._leave()
-        self._within.__exit__(*error)
 
 
 class _Kind:

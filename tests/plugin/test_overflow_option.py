@@ -244,6 +244,22 @@ def test_it(ascend_device):
     assert records["test_it"]["overflows"] == []
 
 
+def test_what_is_compared_stays_compiled(watch):
+    """torch runs compiled code eagerly while it is watched, so the runs that are judged are not."""
+    _, records = watch(
+        """
+def test_compiled(ascend_compare):
+    ascend_compare.using(mode="compile")(torch.square, torch.full((64,), 300.0, dtype=HALF))
+""",
+        "--ascend-compare=emulated",
+        subprocess=True,
+    )
+    record = records["test_compiled"]
+    assert record["verdict"] == "PASS"
+    assert any("compiled with" in note for note in record["notes"])
+    assert record["overflows"][0]["also_on_cpu"] is True
+
+
 def test_compiled_code_is_told(watch):
     done, records = watch(
         """
