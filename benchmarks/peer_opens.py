@@ -4,8 +4,9 @@
 
 PYTHON is an interpreter that has mindstudio-probe. Two training steps of one model with weights that differ a little
 are recorded at level mix; ``msprobe compare`` runs on the two dumps; cosine similarity and largest absolute error of
-each of its rows are held against ours for the same two files. They agree when they differ by less than 1e-6, absolutely
-or relatively: msprobe writes what it finds in the tensors' own precision.
+each of its rows are held against ours for the same two files, and ours against ``pytest_ascend.dumps.compare``. They
+agree when they differ by less than 1e-6, absolutely or relatively: msprobe writes what it finds in the tensors' own
+precision.
 """
 
 from __future__ import annotations
@@ -82,6 +83,7 @@ def main() -> int:
         with open(tables[0], encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file))
         ours, theirs = files(golden), files(target)
+        compared = {row.name: row for row in pa.dumps.compare(golden, target).rows}
         checked, apart, without = 0, [], set(ours)
         for row in rows:
             name = row["NPU Name"]
@@ -91,8 +93,12 @@ def main() -> int:
             first, second = (torch.load(found[name], weights_only=True) for found in (ours, theirs))
             if not first.dtype.is_floating_point:
                 continue
-            mine = measure(first, second)
+            mine, row_of_ours = measure(first, second), compared.get(name) or compared.get(f"{name}.0")
             checked += 1
+            if row_of_ours is None:
+                apart.append(f"{name}: pytest_ascend.dumps.compare has no such row")
+            elif row_of_ours.max_abs is not None and abs(row_of_ours.max_abs - mine.max_abs_error) > TOLERANCE:
+                apart.append(f"{name}: pytest_ascend.dumps.compare says max-abs {row_of_ours.max_abs!r}")
             pairs = [
                 ("cosine", row["Cosine"], mine.cosine_similarity),
                 ("max-abs", row["MaxAbsErr"], mine.max_abs_error),

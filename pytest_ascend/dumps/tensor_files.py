@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SUFFIXES", "Room", "crc32", "parts", "values"]
+__all__ = ["SAFETENSORS", "SUFFIXES", "Room", "crc32", "parts", "values"]
 
 SUFFIXES = {"pt": ".pt", "safetensors": ".safetensors"}
 """What files of each format end in."""
@@ -40,7 +40,7 @@ _STORAGES = {
     "torch.complex64": "ComplexFloatStorage",
     "torch.complex128": "ComplexDoubleStorage",
 }
-_SAFETENSORS = {
+SAFETENSORS = {
     "torch.float64": "F64",
     "torch.float32": "F32",
     "torch.float16": "F16",
@@ -89,7 +89,7 @@ def parts(tensor: torch.Tensor, form: str, checksum: int | None = None) -> list[
     """
     dtype = str(tensor.dtype)
     if form == "safetensors":
-        if dtype not in _SAFETENSORS:
+        if dtype not in SAFETENSORS:
             raise ValueError(f"safetensors have no {dtype.removeprefix('torch.')}")
         data = values(tensor)
         return [_safetensors_head(dtype, tuple(tensor.shape), len(data)), data]
@@ -109,7 +109,7 @@ def _as_torch_saves(tensor: torch.Tensor) -> memoryview:
 
 
 def _safetensors_head(dtype: str, shape: tuple[int, ...], nbytes: int) -> bytes:
-    entry = {"dtype": _SAFETENSORS[dtype], "shape": list(shape), "data_offsets": [0, nbytes]}
+    entry = {"dtype": SAFETENSORS[dtype], "shape": list(shape), "data_offsets": [0, nbytes]}
     text = json.dumps({"data": entry}, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text

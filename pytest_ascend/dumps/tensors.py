@@ -5,12 +5,14 @@ declared for it.
 from __future__ import annotations
 
 import io
+import json
 import os
 import pickletools
 import stat
 import zipfile
 from typing import TYPE_CHECKING
 
+from pytest_ascend.dumps.tensor_files import SAFETENSORS
 from pytest_ascend.dumps.text import DumpError, short
 from pytest_ascend.dumps.values import ITEMSIZES, TensorSpec
 
@@ -61,7 +63,8 @@ def load(folder: str, spec: TensorSpec, place: str) -> torch.Tensor:
         raise DumpError(f"{place}: no values were recorded for this tensor")
     data = _read(folder, spec, place)
     where = f"{place}: {short(spec.data_name)}"
-    loaded = _npy(data, spec, where) if spec.data_name.endswith(".npy") else _pt(data, spec, where)
+    reader = next((_OTHERS[end] for end in _OTHERS if spec.data_name.endswith(end)), _pt)
+    loaded = reader(data, spec, where)
     if tuple(loaded.shape) != spec.shape:
         raise DumpError(f"{where}: holds the shape {tuple(loaded.shape)}, and {spec.shape} is declared")
     return loaded.detach().contiguous()
@@ -208,3 +211,31 @@ def _npy(data: bytes, spec: TensorSpec, where: str) -> torch.Tensor:
     except (ValueError, OSError, EOFError) as error:
         raise DumpError(f"{where}: can't be loaded: {short(str(error))}") from None
     return torch.from_numpy(np.ascontiguousarray(loaded).reshape(spec.shape)).to(getattr(torch, spec.dtype))
+
+
+def _safetensors(data: bytes, spec: TensorSpec, where: str) -> torch.Tensor:
+    """The one tensor in a ``.safetensors`` file: 8 bytes with the length of a JSON object, that, and the values."""
+    import torch
+
+    size = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or size > min(len(data) - 8, _OVERHEAD):
+        raise DumpError(f"{where}: isn't a .safetensors file, or was cut off")
+    try:
+        head = json.loads(data[8 : 8 + size])
+        held = [head[name] for name in head if name != "__metadata__"]
+        (entry,) = held
+        dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise DumpError(f"{where}: its description of one tensor is broken") from None
+    if dtype != SAFETENSORS.get(f"torch.{spec.dtype}"):
+        raise DumpError(f"{where}: holds {short(str(dtype))}, and {spec.dtype} is declared")
+    if shape != spec.shape:
+        raise DumpError(f"{where}: holds the shape {short(str(shape))}, and {spec.shape} is declared")
+    whole = type(begin) is int and type(end) is int and begin == 0 and end == spec.nbytes
+    if not whole or len(data) < 8 + size + end:
+        raise DumpError(f"{where}: the tensor is larger than its values")
+    raw = bytearray(memoryview(data)[8 + size : 8 + size + end])
+    return torch.frombuffer(raw, dtype=torch.uint8).view(getattr(torch, spec.dtype)).reshape(spec.shape)
+
+
+_OTHERS = {".npy": _npy, ".safetensors": _safetensors}

@@ -310,6 +310,33 @@ def test_safetensors_hold_the_same_values(tmp_path: Path) -> None:
     head = json.loads(raw[8 : 8 + size])["data"]
     assert head == {"dtype": "F32", "shape": [3, 4], "data_offsets": [0, 48]}
     assert raw[8 + size :] == x.numpy().tobytes()
+    recorded = Recorded(Path(recording.path).parent)
+    assert torch.equal(recorded("Torch.abs.0.forward.input.0.safetensors", "float32", (3, 4)), x)
+    assert torch.equal(recorded("Torch.neg.0.forward.output.0.safetensors", "bfloat16", (3, 4)), -x.bfloat16())
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (b"", "isn't a .safetensors file, or was cut off"),
+        (b"\xff" * 8 + b"{}", "isn't a .safetensors file, or was cut off"),
+        ({"a": 1}, "its description of one tensor is broken"),
+        ({}, "its description of one tensor is broken"),
+        ({"a": {"dtype": "F64", "shape": [2], "data_offsets": [0, 16]}}, "holds F64, and float32 is declared"),
+        ({"a": {"dtype": "F32", "shape": [3], "data_offsets": [0, 12]}}, r"holds the shape \(3,\), and \(2,\)"),
+        ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}}, "the tensor is larger than its values"),
+        ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, "the tensor is larger than its values"),
+        ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, "8"]}}, "the tensor is larger than its values"),
+    ],
+)
+def test_a_broken_safetensors_file_is_one_sentence(tmp_path: Path, raw: Any, text: str) -> None:
+    (tmp_path / "dump_tensor_data").mkdir()
+    if isinstance(raw, dict):
+        head = json.dumps(raw).encode()
+        raw = len(head).to_bytes(8, "little") + head + b"\0" * 7
+    (tmp_path / "dump_tensor_data" / "x.safetensors").write_bytes(raw)
+    with pytest.raises(pa.dumps.DumpError, match=text):
+        Recorded(tmp_path)("x.safetensors", "float32", (2,))
 
 
 # ---------------------------------------------------------------------------------------------- unchanged tensors
