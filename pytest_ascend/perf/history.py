@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from pytest_ascend.perf.decide import CUT, MISS, STEADIER, found_at
+from pytest_ascend.perf.decide import CUT, MISSES, STEADIER, found_at
 from pytest_ascend.perf.result import PerfResult, PerfVerdict, fraction, percent
 from pytest_ascend.perf.samples import Process, Samples, summarise, valid_threshold
 from pytest_ascend.perf.student import Location, quantile
@@ -96,7 +96,7 @@ def decide_history(
     by_median, by_minimum = (_compared(known, now, field) for field in ("median", "minimum"))
     statistic = "minimum" if by_minimum.noise < STEADIER * by_median.noise else "median"
     kept, found, _ = by_minimum if statistic == "minimum" else by_median
-    margin = quantile(MISS, found.df) * found.error
+    margin = quantile(MISSES, found.df) * found.error
     beyond = max(CUT * limit, quantile(FALSE_ALARM, found.df) * found.error)
     if abs(found.value) > beyond:
         verdict = PerfVerdict.REGRESSED if found.value > 0 else PerfVerdict.IMPROVED

@@ -28,7 +28,8 @@ class PerfResult:
     Attributes:
         verdict: the answer.
         ratio: candidate's time over the baseline's; 1.03 is 3 % slower, NaN when a side has no process.
-        interval: a 98 % confidence interval of the ratio, (low, high); (0, inf) when nothing is known.
+        interval: a confidence interval of the ratio (99.5 % of process pairs, 98 % beside a history), (low, high);
+            (0, inf) when nothing is known.
         detectable: minimum detectable effect: the smallest slowdown, as a fraction of the baseline's time, that the
             rule finds in about 95 % of cases in noise like this, all pairs it asks for included; infinite when the
             noise isn't known. Five pairs tell the noise to a third only.

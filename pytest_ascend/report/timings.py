@@ -75,7 +75,7 @@ def _time(seconds: float) -> str:
 
 def _ratio(perf: Mapping[str, Any]) -> str:
     low, high = (_number(bound) for bound in perf["interval"])
-    between = f" (98 % interval {low:.3f} to {high:.3f})" if high < 1e6 else ""
+    between = f" (interval {low:.3f} to {high:.3f})" if high < 1e6 else ""
     return f"{_number(perf['ratio']):.3f} times{between}"
 
 
