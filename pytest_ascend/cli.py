@@ -9,7 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from importlib import metadata, util
+from importlib import util
 from typing import NamedTuple
 
 
@@ -70,6 +70,8 @@ def _target(spec: str, torch: bool) -> Finding:
 
 
 def _version(package: str) -> str | None:
+    from importlib import metadata
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

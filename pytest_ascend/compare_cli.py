@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import os
@@ -61,6 +62,7 @@ def run(arguments: argparse.Namespace, out: TextIO | None = None, err: TextIO | 
     from pytest_ascend.report.compared import as_html, lines
 
     progress = _Progress(err)
+    gc.set_threshold(100_000)  # rows and calls hold no cycles to look for
     try:
         found = compare(
             arguments.golden,

@@ -18,7 +18,7 @@ import stat
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,10 +41,10 @@ _SAFE = {
     **{"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"},
 }
 _Bytes = bytes | mmap.mmap
+_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
-@dataclass(frozen=True)
-class Held:
+class Held(NamedTuple):
     """A tensor's values as a file holds them.
 
     Attributes:
@@ -82,9 +82,8 @@ def read_file(path: str, where: str, *, folder: int | None = None, most: int = L
         where: what to call it in errors.
         most: bytes that it may have.
     """
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
-        handle = os.open(path, flags, dir_fd=folder)
+        handle = os.open(path, _FLAGS, dir_fd=folder)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise DumpError(f"{where}: can't be read: {why}") from None

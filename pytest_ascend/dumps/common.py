@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pytest_ascend.dumps.msprobe import Name
 from pytest_ascend.dumps.values import TensorSpec
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Part", "Stored", "Unit"]
 
 
-@dataclass(frozen=True)
-class Stored:
+class Stored(NamedTuple):
     """A tensor of a dump.
 
     Attributes:
@@ -28,8 +27,7 @@ class Stored:
     read: Callable[[], Held] | None = None
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """An argument or a result of a call.
 
     Attributes:

@@ -190,7 +190,7 @@ class MsprobeUnit:
         from pytest_ascend.dumps import arrays
 
         name = spec.data_name or ""
-        where = f"{short(place)}: {short(name)}"
+        where = short(place) if name.startswith(place) else f"{short(place)}: {short(name)}"
         if not name or "\0" in name or name in (".", "..") or any(c in name for c in "/\\:"):
             raise DumpError(f"{where} is no file name: a dump's tensors lie in its own folder {FOLDER}")
         if spec.nbytes > LARGEST:

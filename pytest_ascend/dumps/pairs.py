@@ -40,7 +40,7 @@ class Rule:
     @property
     def is_default(self) -> bool:
         """Whether it is ``auto`` without thresholds."""
-        return self == Rule()
+        return self.criterion == "auto" and self.cosine is self.max_abs is self.rtol is self.atol is None
 
     def made(self) -> Criterion:
         """As ``judge`` takes it. Raises ``ValueError`` for one that there isn't."""

@@ -78,6 +78,7 @@ class Cursor:
     def value(self, what: str) -> Any:
         """The value here, in Python's types; ``what`` names it in errors. Raises ``DumpError``."""
         self._skip()
+        start = self.at
         try:
             value, self.at = _DECODER.raw_decode(self.text, self.at)
         except json.JSONDecodeError as error:
@@ -88,7 +89,8 @@ class Cursor:
             raise DumpError(f"{self.path}: {what}: nested more than {DEPTH} deep") from None
         except ValueError as error:  # a number of thousands of digits
             raise DumpError(f"{self.path}: {what}: {short(str(error))}") from None
-        if _depth(value) > DEPTH:
+        opened = self.text.count("{", start, self.at) + self.text.count("[", start, self.at)
+        if opened > DEPTH and _depth(value) > DEPTH:
             raise DumpError(f"{self.path}: {what}: nested more than {DEPTH} deep")
         return value
 

@@ -24,9 +24,9 @@ TABLE = {
     "float16": (1e-3, 1e-5, 2.0**-10, 2.0**-14),
     "bfloat16": (1.6e-2, 1e-5, 2.0**-7, 2.0**-126),
 }
-_ITEMSIZES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 #: elements at a time: three arrays of float64 that stay in a second-level cache of 1 MB
 PIECE = 32_768
+_ONES = np.ones(PIECE)
 
 _Array = NDArray[Any]
 _Floats = NDArray[np.float64]
@@ -48,8 +48,7 @@ def within_table(
     """
     if dtypes[0] not in TABLE or dtypes[1] not in TABLE or not actual.size:
         return None
-    worked_in = [dtypes[1]] + [d for d in dtypes[:1] if _ITEMSIZES[d] < _ITEMSIZES[dtypes[1]]]
-    rtol, atol = max(TABLE[d][:2] for d in worked_in)
+    rtol, atol = max(TABLE[d][:2] for d in dtypes)  # that of the coarser one
     with np.errstate(all="ignore"):
         return _measured(golden, actual, dtypes, (rtol, atol), done)
 
@@ -80,24 +79,24 @@ def _measured(
             compared += int(np.count_nonzero(x))
         else:
             dd += squares
-            signed += float(d.sum())
+            signed += _sum(d)
             np.abs(d, out=d)
-            absolute += float(d.sum())
-            most = float(d.max())
+            absolute += _sum(d)
+            most = float(np.maximum.reduce(d))
             largest = max(largest, most)
             np.abs(x, out=x)
-            # Beside the largest error the relative part of the tolerance rarely matters; `excess` is what it leaves.
-            excess = max(excess, float((d - rtol * x).max()))
+            if n > PIECE or most > tolerance[1] * math.sqrt(xx / n):  # else no element needs the relative part
+                excess = max(excess, float((d - rtol * x).max()))
             np.divide(d, x, out=d)
-            total, count = float(d.sum()), x.size
+            total, count = _sum(d), x.size
             if not math.isfinite(total):
                 zero = x == 0.0
                 d[zero] = 0.0
                 count -= int(np.count_nonzero(zero))
-                total = float(d.sum())
+                total = _sum(d)
             compared += count
             relative += total
-            largest_relative = max(largest_relative, float(d.max()))
+            largest_relative = max(largest_relative, float(np.maximum.reduce(d)))
         if done is not None:
             done(min(start + PIECE, n))
     if dd == 0.0 and largest > 0.0:
@@ -120,6 +119,11 @@ def _measured(
         mean_signed_error=signed / n,
         scale=xy / xx if xx else 1.0,
     )
+
+
+def _sum(values: _Floats) -> float:
+    """The sum by a library's dot product, which is faster than numpy's own."""
+    return float(np.dot(values, _ONES[: values.size]))
 
 
 def wide(values: _Array, dtype: str) -> _Floats:

@@ -201,7 +201,7 @@ def judge(
         return _binary(_exact(golden, actual, benchmark, signs=True))
     dtypes = [working_dtype] if working_dtype else [actual.dtype]
     # A golden in a wider dtype doesn't make the actual any more precise, a narrower one makes it less.
-    dtypes += [t.dtype for t in numbers if t is not actual and t.dtype.itemsize < actual.dtype.itemsize]
+    dtypes += [t.dtype for t in numbers if t is not actual and _is_coarser(t.dtype, actual.dtype)]
     rtol, atol = criterion.tolerance(*dtypes)
     if standard:
         dtypes = [max((d for d in dtypes if d.is_floating_point or d.is_complex), key=lambda d: torch.finfo(d).eps)]
@@ -228,6 +228,13 @@ def judge(
     if exact is Exactness.ZEROS and found.verdict is Verdict.PASS and actual.dtype.is_floating_point:
         return _same_zeros(found, golden, actual, benchmark)
     return found
+
+
+def _is_coarser(dtype: torch.dtype, than: torch.dtype) -> bool:
+    """Whether a dtype is narrower than another, or as wide with fewer digits (bfloat16 and float16)."""
+    if dtype.itemsize != than.itemsize or not (dtype.is_floating_point and than.is_floating_point):
+        return dtype.itemsize < than.itemsize
+    return torch.finfo(dtype).eps > torch.finfo(than).eps
 
 
 # --- exact ----------------------------------------------------------------------------------------------------------
