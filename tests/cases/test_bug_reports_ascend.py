@@ -159,7 +159,9 @@ def test_a31_the_backward_pass_of_a_batch_norm(check):
     assert outputs["output"].verdict is Verdict.PASS
     assert outputs["grad(args[0])"].verdict is Verdict.FAIL
     assert outputs["grad(1.weight)"].verdict is Verdict.PASS
-    assert result.first_divergence is None
+    assert result.checkpoints["1"].verdict is Verdict.PASS
+    assert result.first_divergence == "1", "its backward pass is the first that is wrong"
+    assert result.culprit.op == "aten.native_batch_norm_backward.default"
 
 
 # ------------------------------------------------------------------------------------------ fused kernels, models

@@ -388,4 +388,5 @@ def test_no_tensor_s_file_is_written_over(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="a recorded tensor can't be written: File exists"):
         writer.close()
     (file,) = (tmp_path / "dump").rglob("*.pt")
-    assert torch.equal(torch.load(file, weights_only=True), torch.ones(3))
+    held = torch.load(file, weights_only=True)  # whole: of whichever thread came first
+    assert torch.equal(held, torch.ones(3)) or torch.equal(held, torch.zeros(3))

@@ -672,7 +672,9 @@ def test_large_files_are_those_of_torch_and_whole(
             assert described["Mean"] == pytest.approx(wanted.float().mean().item(), abs=1e-6)
     conjugate = loaded(recording, found["Torch.abs.0.forward"]["input_args"][0])
     assert torch.equal(conjugate.abs(), loaded(recording, found["Torch.abs.0.forward"]["output"][0]))
-    assert len(refused) == refuses or not hasattr(os, "O_DIRECT")
+    # Threads that write at the same time may each ask once.
+    assert bool(refused) == refuses or not hasattr(os, "O_DIRECT")
+    assert len(refused) < len(values)
 
 
 @pytest.mark.parametrize("task", ["tensor", "statistics", "md5"])
