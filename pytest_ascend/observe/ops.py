@@ -6,8 +6,8 @@ of both sides, so it makes nobody else suspicious, and no more memory is taken t
 for the operators of the backward pass. Whoever is suspicious is run alone afterwards, by the whole road of a check,
 which knows what a right kernel may do.
 
-What isn't judged: views, which move nothing; operators that draw random numbers or hand out memory as it is; those that
-the CPU has no kernel for and nobody registered a reference for. They are counted by name.
+What isn't judged: views, which move nothing; operators that draw random numbers or hand out memory as it is; and, named
+in a note, those that the CPU has no kernel for and nobody registered a reference for.
 """
 
 from __future__ import annotations
