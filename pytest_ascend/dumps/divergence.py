@@ -108,13 +108,9 @@ def in_order(states: Sequence[State]) -> list[State]:
 
 
 def forward_of(name: str) -> str:
-    """The forward pass that a backward pass belongs to."""
+    """The forward pass that a backward pass belongs to; empty for what isn't a call."""
     parsed = Name.parse(name)
-    if parsed is None:
-        return ""
-    if parsed.is_layer:
-        return f"{parsed.prefix}.{parsed.api}.forward.{parsed.number}"
-    return parsed.forward
+    return parsed.forward if parsed is not None else ""
 
 
 def _around(name: str, parents: Mapping[str, str | None]) -> set[str]:
@@ -132,4 +128,4 @@ def _path(name: str) -> str | None:
     parsed = Name.parse(name)
     if parsed is None or not parsed.is_layer:
         return None
-    return f"{parsed.direction}:{parsed.api.rpartition('.')[0]}."
+    return f"{parsed.direction}:{parsed.path}."

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 
 from pytest_ascend.dumps.common import Call, Unit
+from pytest_ascend.dumps.divergence import forward_of
 from pytest_ascend.dumps.mapping import Mapped
 from pytest_ascend.dumps.msprobe import Name
 from pytest_ascend.dumps.text import DumpError
@@ -79,11 +80,12 @@ def match(golden: Unit, target: Unit, mapping: Mapped) -> Matching:
     if left and right:
         for one in _structural(golden, target, names, there, left, right, found):
             take(one)
+    at = {name: i for i, name in enumerate(names)}
     covered = {
         name
         for one in found.values()
         if one.golden_from is not None
-        for name in names[names.index(one.golden_from) : names.index(one.golden)]
+        for name in names[at[one.golden_from] : at[one.golden]]
     }
     return Matching(
         [found[name] for name in names if name in found],
@@ -100,22 +102,33 @@ def _mapped(left: Iterable[str], right: Iterable[str], mapping: Mapped) -> list[
     if not mapping.layers and not mapping.apis:
         return []
     there = dict.fromkeys(right)
-    numbers: dict[str, list[str]] = defaultdict(list)
+    alike: dict[tuple[str, str, int], list[str]] = defaultdict(list)
     for name in there:
         if (parsed := Name.parse(name)) is not None:
-            numbers[f"{parsed.prefix}.{parsed.api}.{parsed.direction}"].append(name)
+            alike[_kind(parsed)].append(name)
     pairs: list[tuple[str, str]] = []
     seen: Counter[str] = Counter()
     for name in left:
-        partner = _partner(name, mapping, there, numbers, seen)
+        partner = _partner(name, mapping, there, alike, seen)
         if partner is not None:
             del there[partner]
             pairs.append((name, partner))
     return pairs
 
 
+def _kind(call: Name) -> tuple[str, str, int]:
+    """What calls have in common that a mapping may name together: layers of a path, whatever their class; an API."""
+    if call.is_layer:
+        return call.path or call.api, call.direction, call.number
+    return f"{call.prefix}.{call.api}", call.direction, 0
+
+
 def _partner(
-    name: str, mapping: Mapped, there: dict[str, None], numbers: dict[str, list[str]], seen: Counter[str]
+    name: str,
+    mapping: Mapped,
+    there: dict[str, None],
+    alike: dict[tuple[str, str, int], list[str]],
+    seen: Counter[str],
 ) -> str | None:
     if (whole := mapping.apis.get(name)) is not None:
         return whole if whole in there else None
@@ -130,16 +143,10 @@ def _partner(
         exact = f"{path}.{parsed.direction}.{parsed.number}"
         if exact in there:
             return exact
-        stem, wanted = path.rpartition(".")[0], (parsed.direction, parsed.number)  # the class may differ
-        alike = [
-            other
-            for other in there
-            if (p := Name.parse(other)) is not None
-            and p.is_layer
-            and (p.direction, p.number) == wanted
-            and _path(p.api) in (stem.partition(".")[2], path.partition(".")[2])
-        ]
-        return alike[0] if len(alike) == 1 else None
+        stem = path.rpartition(".")[0]  # the class may differ
+        places = dict.fromkeys((stem.partition(".")[2], path.partition(".")[2]))
+        fitting = [n for at in places for n in alike.get((at, parsed.direction, parsed.number), ()) if n in there]
+        return fitting[0] if len(fitting) == 1 else None
     one = mapping.apis.get(f"{parsed.prefix}.{parsed.api}.{parsed.number}")
     if one is not None:
         exact = f"{one}.{parsed.direction}"
@@ -148,7 +155,7 @@ def _partner(
     if every is None:
         return None
     key = f"{parsed.prefix}.{parsed.api}.{parsed.direction}"
-    calls = numbers.get(f"{every}.{parsed.direction}", [])
+    calls = alike.get((every, parsed.direction, 0), [])
     number, seen[key] = seen[key], seen[key] + 1
     exact = f"{every}.{parsed.number}.{parsed.direction}"
     if exact in there:
@@ -182,9 +189,9 @@ def _structural(
     taken = {m.golden: m.target for m in (*found.values(), *new)}
     new += _in_gaps(golden, target, names, there, taken, left, right)
     forwards = {m.golden: m for m in (*found.values(), *new)}
-    by_forward = {_forward(n): n for n in there if n in right and _is_backward(n)}
+    by_forward = {forward_of(n): n for n in there if n in right and _is_backward(n)}
     for name in names:
-        if name in left and _is_backward(name) and (one := forwards.get(_forward(name))) is not None:
+        if name in left and _is_backward(name) and (one := forwards.get(forward_of(name))) is not None:
             partner = by_forward.get(one.target)
             if partner is not None:
                 first = None if one.golden_from is None else _backward_of(one.golden_from, left)
@@ -285,22 +292,9 @@ def _is_layer(name: str) -> bool:
     return parsed is not None and parsed.is_layer
 
 
-def _forward(name: str) -> str:
-    parsed = Name.parse(name)
-    assert parsed is not None
-    if parsed.is_layer:
-        return f"{parsed.prefix}.{parsed.api}.forward.{parsed.number}"
-    return parsed.forward
-
-
 def _backward_of(forward: str, left: dict[str, None]) -> str | None:
     name = forward.replace(".forward", ".backward")
     return name if name in left else None
-
-
-def _path(api: str) -> str:
-    """A layer's path without its class."""
-    return api.rpartition(".")[0] or api
 
 
 def _place(name: str) -> str | None:
@@ -308,7 +302,7 @@ def _place(name: str) -> str | None:
     parsed = Name.parse(name)
     if parsed is None or not parsed.is_layer:
         return None
-    path = _path(parsed.api)
+    path = parsed.path or parsed.api
     while (shorter := next((path.removeprefix(w) for w in _WRAPPERS if path.startswith(w)), path)) != path:
         path = shorter
     return f"{path}#{parsed.number}#{parsed.direction}"

@@ -51,8 +51,15 @@ class Name:
 
     @property
     def forward(self) -> str:
-        """The name of the forward pass that this one belongs to."""
+        """The name of the forward pass that this one belongs to; a layer's number stands last."""
+        if self.is_layer:
+            return f"{self.prefix}.{self.api}.forward.{self.number}"
         return f"{self.prefix}.{self.api}.{self.number}.forward"
+
+    @property
+    def path(self) -> str:
+        """A layer's path, without its class."""
+        return self.api.rpartition(".")[0]
 
     @classmethod
     def parse(cls, text: str) -> Name | None:
