@@ -17,7 +17,7 @@ from pytest_ascend.session import KEY, AscendSession, ComparisonFailed
 
 if TYPE_CHECKING:
     from pytest_ascend.dumps.common import Unit
-    from pytest_ascend.dumps.comparing import Row, UnitComparison
+    from pytest_ascend.dumps.comparing import UnitComparison
     from pytest_ascend.dumps.matching import Matching
     from pytest_ascend.judge.verdict import CheckResult
 
@@ -66,12 +66,12 @@ class PairItem(pytest.Item):
                 row.name.removeprefix(self.call + "."), row.verdict, row.kind, row.reason, row.status, row.dtype,
                 metrics=self.parent.metrics.get(row.name),
             )
-            for row in self.parent.rows(self.call)
+            for row in found.by_call.get(self.call, ())
         ]  # fmt: skip
         if not outputs:
             return CheckResult(Verdict.PASS, **rest)
         notes = []
-        mark = next((state.mark for state in found.calls if state.name == self.call), "")
+        mark = self.parent.marks.get(self.call, "")
         if mark == "victim":
             notes.append(
                 f"a victim: its inputs differed already, since {found.divergence.first or found.divergence.source}"
@@ -109,6 +109,7 @@ class ComparedDump(pytest.File):
         settings = self.config.stash[KEY].settings
         self.golden = str(self.config.invocation_params.dir / str(settings.golden))
         self.metrics: dict[str, Any] = {}
+        self.marks: dict[str, str] = {}
         try:
             self.mapping = read_mapping(settings.mapping)
             self._sides = self._opened()
@@ -150,10 +151,5 @@ class ComparedDump(pytest.File):
             settings = self.config.stash[KEY].settings
             rule = Rule(settings.criterion or "auto", settings.cosine, settings.max_abs)
             self._found = compare_units(*self._sides, "", self.mapping, rule, metrics=self.metrics)
+            self.marks = {state.name: state.mark for state in self._found.calls}
         return self._found
-
-    def rows(self, call: str) -> list[Row]:
-        """The rows of one of its calls."""
-        found = self.compared()
-        whole = {state.name for state in found.calls}
-        return [row for row in found.rows if row.name == call or (row.name.startswith(call + ".") and call in whole)]

@@ -10,16 +10,16 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pytest_ascend.dumps.common import Call, Part, Side, Stored, Unit
+from pytest_ascend.dumps.common import Call, Part, Stored, Unit
 from pytest_ascend.dumps.divergence import Found, State, judge_calls
 from pytest_ascend.dumps.mapping import Mapped, read_mapping
 from pytest_ascend.dumps.matching import Match, Matching, match
 from pytest_ascend.dumps.msit import token_ranges
 from pytest_ascend.dumps.msprobe import Name
-from pytest_ascend.dumps.pairs import Judged, Rule, judge_pair
+from pytest_ascend.dumps.pairs import Judged, Rule, judge_pair, status_of
 from pytest_ascend.dumps.sides import open_side, paired_units
 from pytest_ascend.dumps.summaries import AGREED
 from pytest_ascend.dumps.text import DumpError
@@ -57,10 +57,8 @@ class Row:
 
     @property
     def status(self) -> str:
-        """ "fail", "warning" (passes with something to say) or "pass"."""
-        if self.verdict.outcome in ("failed", "error"):
-            return "fail"
-        return "warning" if self.reason else "pass"
+        """As :func:`~pytest_ascend.dumps.pairs.status_of` tells it."""
+        return status_of(self.verdict, self.reason)
 
     def to_dict(self) -> dict[str, Any]:
         """Strict JSON form."""
@@ -75,6 +73,7 @@ class UnitComparison:
     Attributes:
         name: of the place: ``step0/rank0``.
         rows: in the golden's order.
+        by_call: the rows of a pair, and of what can't be read, by the golden call's name.
         calls: what was found of each pair of calls; the same order.
         matching: who found whom, and who found nobody.
         divergence: where it began.
@@ -84,6 +83,7 @@ class UnitComparison:
     golden: str
     target: str
     rows: list[Row] = field(default_factory=list)
+    by_call: dict[str, list[Row]] = field(default_factory=dict)
     calls: list[State] = field(default_factory=list)
     matching: Matching = field(default_factory=Matching)
     divergence: Found = field(default_factory=Found)
@@ -220,19 +220,12 @@ def compare(
     pairs, golden_only, target_only, notes = paired_units(golden, target)
     units = [compare_units(a, b, name, mapped, rule, progress) for name, a, b in pairs]
     found = DumpComparison(
-        os.fspath(golden_path), os.fspath(target_path), tuple(units), tuple(golden_only), tuple(target_only), ()
+        os.fspath(golden_path), os.fspath(target_path), tuple(units), tuple(golden_only), tuple(target_only)
     )
-    return DumpComparison(
-        found.golden,
-        found.target,
-        found.units,
-        found.golden_only_units,
-        found.target_only_units,
-        (*golden.notes, *target.notes, *notes, *_notes(found, golden, target)),
-    )
+    return replace(found, notes=(*golden.notes, *target.notes, *notes, *_notes(found)))
 
 
-def _notes(found: DumpComparison, golden: Side, target: Side) -> Iterator[str]:
+def _notes(found: DumpComparison) -> Iterator[str]:
     evidence = Counter(row.evidence for row in found.rows if row.status != "fail")
     if evidence["statistics"]:
         yield f"{evidence['statistics']} tensors: {AGREED}"
@@ -259,6 +252,7 @@ def compare_units(
     for side in (golden, target):
         for broken in side.broken:
             result.rows.append(Row(broken.name, "", "output", Verdict.INFRA, "none", reason=broken.reason))
+            result.by_call.setdefault(broken.name, []).append(result.rows[-1])
     gone = {broken.name for side in (golden, target) for broken in side.broken}
     matching.golden_only = [n for n in matching.golden_only if n not in gone]
     matching.target_only = [n for n in matching.target_only if n not in gone]
@@ -266,6 +260,7 @@ def compare_units(
     for number, one in enumerate(matching.matches):
         rows = compare_call(golden, target, one, mapped, rule, drift, metrics)
         result.rows += rows
+        result.by_call.setdefault(one.golden, []).extend(rows)
         result.calls.append(State(one.golden, _agree(rows, ("input", "parameter")), _agree(rows, ("output",))))
         if progress is not None:
             progress(number + 1, len(matching.matches))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_ascend.dumps.arrays import Held
     from pytest_ascend.judge.standards import Criterion
 
-__all__ = ["Judged", "Rule", "judge_pair"]
+__all__ = ["Judged", "Rule", "judge_pair", "status_of"]
 
 _FLOATS = ("float", "bfloat", "complex")
 _PLACED = (Kind.local, Kind.non_finite, Kind.exact)
@@ -50,6 +50,13 @@ class Rule:
         return Criterion.of(self.criterion, **thresholds)
 
 
+def status_of(verdict: Verdict, reason: str) -> str:
+    """ "fail", "warning" (passes with something to say) or "pass"."""
+    if verdict.outcome in ("failed", "error"):
+        return "fail"
+    return "warning" if reason else "pass"
+
+
 @dataclass(frozen=True)
 class Judged:
     """What was found of one pair.
@@ -74,10 +81,8 @@ class Judged:
 
     @property
     def status(self) -> str:
-        """ "fail", "warning" or "pass"."""
-        if self.verdict.outcome in ("failed", "error"):
-            return "fail"
-        return "warning" if self.reason else "pass"
+        """As :func:`status_of` tells it."""
+        return status_of(self.verdict, self.reason)
 
 
 def judge_pair(golden: Any, actual: Any, rule: Rule, *, same_library: bool, distance: float = 0.0) -> Judged | None:
