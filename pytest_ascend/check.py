@@ -22,7 +22,7 @@ from pytest_ascend.judge.standards import Criterion
 from pytest_ascend.judge.verdict import CheckResult, Kind, OutputResult, Verdict
 from pytest_ascend.observe import errors
 from pytest_ascend.observe.capture import Capture, RunFailed, Setting, caller_autocast, keep_rng, on_cpu, run
-from pytest_ascend.observe.hearing import Heard
+from pytest_ascend.observe.hearing import Heard, unheard
 from pytest_ascend.observe.isolation import Isolation
 from pytest_ascend.observe.memory import written_outside
 from pytest_ascend.observe.modules import choose
@@ -71,10 +71,14 @@ def check_case(case: Case, options: CheckOptions) -> CheckResult:
     __tracebackhide__ = True
     if options.reference is None and (found := references.of_case(case)) is not None:
         options = options.replace(reference=found)
-    if options.mode == "compile":
-        return _compiled(case, options)
+    with _unwatched(), unheard():
+        return _compiled(case, options) if options.mode == "compile" else _checked(case, options)
+
+
+def _checked(case: Case, options: CheckOptions) -> CheckResult:
+    __tracebackhide__ = True
     target = resolve(options.target)
-    with keep_rng(target), on_cpu() as default_device, _unwatched():
+    with keep_rng(target), on_cpu() as default_device:
         return _Check(case, target, options, default_device).result()
 
 
@@ -84,8 +88,8 @@ def _compiled(case: Case, options: CheckOptions) -> CheckResult:
     from pytest_ascend.compiled import beside_eager
 
     case = dataclasses.replace(case, fn=compiled(case.fn))
-    options = options.replace(mode="eager", checkpoints=False, isolate=False)
-    return beside_eager(case, options, check_case(case, options))
+    options = options.replace(checkpoints=False, isolate=False)
+    return beside_eager(case, options, _checked(case, options))
 
 
 def _unwatched() -> contextlib.AbstractContextManager[None]:
@@ -104,7 +108,7 @@ def still_fails(case: Case, options: CheckOptions, *, crash: bool = False) -> bo
         RunFailed: the CPU refuses the case.
     """
     target = resolve(options.target)
-    with keep_rng(target), on_cpu() as default_device:
+    with keep_rng(target), on_cpu() as default_device, _unwatched(), unheard():
         return _Check(case, target, options, default_device).fails(crash)
 
 
@@ -141,7 +145,8 @@ class _Check:
             if self.options.checkpoints:
                 return self._finish(Verdict.NOT_EXERCISED, f"{none}; {why}")
             self.notes.append(f"{none}; {why}")
-        self.notes += _compiled_inside(self.case)
+        if self.options.mode == "eager":
+            self.notes += _compiled_inside(self.case)
         if reference.compares_nothing:
             what = "returned no tensor or number and changed none of its arguments"
             return self._finish(Verdict.VACUOUS, f"nothing was compared: {self.case.api} {what}")
@@ -429,7 +434,7 @@ def _apart(output: OutputResult) -> bool:
 
 def _compiled_inside(case: Case) -> list[str]:
     """A note about layers that were compiled in place: a copy of a module is made without that."""
-    module = None if hasattr(case.fn, "eager") else case.root
+    module = case.root
     names = [
         name or type(inner).__name__
         for name, inner in (module.named_modules() if module is not None else ())

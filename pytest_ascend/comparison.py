@@ -97,10 +97,8 @@ class Comparison:
     def _judged(self, case: Case) -> CheckResult:
         __tracebackhide__ = True
         from pytest_ascend.check import check_case
-        from pytest_ascend.observe.hearing import unheard
 
-        with unheard():
-            result = check_case(case, self._check_options())
+        result = check_case(case, self._check_options())
         if result.reproducer is None:
             result = dataclasses.replace(result, reproducer=self._session.reproduce(self._item))
         return result

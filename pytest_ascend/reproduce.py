@@ -23,6 +23,7 @@ from pytest_ascend.cases.reproducer import Facts, NoScript, render
 from pytest_ascend.cases.shrink import SECONDS, shrink, with_tensors
 from pytest_ascend.check import check_case, seed_of_api, still_fails
 from pytest_ascend.judge.verdict import CheckResult, Verdict
+from pytest_ascend.observe.hearing import unheard
 from pytest_ascend.options import LAYOUTS, CheckOptions
 from pytest_ascend.targets import resolve
 
@@ -92,7 +93,8 @@ def _small(case: Case, result: CheckResult, options: CheckOptions) -> tuple[Case
         found = shrink(case, lambda one: still_fails(one, options, crash=crash), SECONDS)
         if found is case:
             return None
-        of_it = check_case(found, options)
+        with unheard():
+            of_it = check_case(found, options)
     except Exception:  # the search must never cost the result that it is about
         return None
     finally:

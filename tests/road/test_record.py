@@ -390,3 +390,12 @@ def test_no_tensor_s_file_is_written_over(tmp_path: Path) -> None:
     (file,) = (tmp_path / "dump").rglob("*.pt")
     held = torch.load(file, weights_only=True)  # whole: of whichever thread came first
     assert torch.equal(held, torch.ones(3)) or torch.equal(held, torch.zeros(3))
+
+
+@pytest.mark.parametrize("mode", ["eager", "compile"])
+def test_a_check_runs_often_and_is_recorded_once(tmp_path: Path, mode: Any) -> None:
+    with pa.record(None, tmp_path) as recording:
+        x = torch.randn(8)
+        assert pa.check(lambda x: relu(x) + 1, x, options=pa.CheckOptions(target="emulated", mode=mode)).passed
+        relu(x)
+    assert sum("relu" in name for name in entries(recording)) == 2
