@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_ascend.dumps.msprobe import Dump
-from pytest_ascend.dumps.text import DumpError
+from pytest_ascend.dumps.text import DumpError, numeric
 from pytest_ascend.dumps.values import ITEMSIZES, TensorSpec
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def open(path: str | os.PathLike[str]) -> Dump:
 def find(path: str | os.PathLike[str]) -> Iterator[str]:
     """Paths of the dumps in a folder and below it, steps and ranks in numeric order; links aren't followed."""
     for folder, folders, files in os.walk(path):
-        folders[:] = sorted((f for f in folders if f != "dump_tensor_data"), key=_numeric)
+        folders[:] = sorted((f for f in folders if f != "dump_tensor_data"), key=numeric)
         yield from (os.path.join(folder, name) for name in _NAMES if name in files)
 
 
@@ -102,9 +102,3 @@ def _spec(dtype: str, shape: Sequence[int], **known: Any) -> TensorSpec:
     if not all(isinstance(size, int) and size >= 0 for size in shape):
         raise ValueError(f"{shape!r} is no shape: give whole numbers, 0 or more")
     return TensorSpec(dtype, tuple(shape), **known)
-
-
-def _numeric(name: str) -> tuple[str, int]:
-    stem = name.rstrip("0123456789")
-    digits = name[len(stem) :]
-    return stem, int(digits) if digits else -1

@@ -23,10 +23,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_ascend.dumps.dtypes import BY_CODE, BY_STORAGE
 from pytest_ascend.dumps.text import DumpError, short
 from pytest_ascend.dumps.values import ITEMSIZES
 
-__all__ = ["LARGE", "Held", "array_of", "bfloat16_of", "npy", "pt", "raw_dtype", "read_file", "safetensors"]
+__all__ = [
+    "LARGE",
+    "Held",
+    "array_of",
+    "bfloat16_of",
+    "npy",
+    "npy_header",
+    "pt",
+    "raw_dtype",
+    "read_file",
+    "safetensors",
+]
 
 LARGE = 32 << 20
 """Bytes from which a file is mapped and not read, so that no tensor is in memory whole."""
@@ -34,12 +46,6 @@ LARGEST = 1 << 40
 """Bytes of the largest file that is looked at: 1 TiB."""
 _LARGEST_HEADER = 16 << 20
 _RAW = {"bfloat16": "<u2", "complex32": None}
-_SAFE = {
-    **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "C64": "complex64"},
-    **{"I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "BOOL": "bool"},
-    **{"U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8"},
-    **{"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"},
-}
 _Bytes = bytes | mmap.mmap
 _FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
@@ -132,8 +138,8 @@ def bfloat16_of(held: Held) -> Held:
 # ------------------------------------------------------------------------------------------------ .npy
 
 
-def npy(data: _Bytes, where: str) -> Held:
-    """The array in a ``.npy`` file."""
+def npy_header(data: _Bytes, where: str) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Shape, whether columns come first, dtype, and where the values of a ``.npy`` file begin. Raises ``DumpError``."""
     file = io.BytesIO(data[:_LARGEST_HEADER])
     try:
         version = np.lib.format.read_magic(file)
@@ -141,16 +147,22 @@ def npy(data: _Bytes, where: str) -> Held:
         shape, fortran, dtype = reader(file)
     except Exception:  # it isn't an array, in whatever way
         raise DumpError(f"{where}: isn't a .npy file, or was cut off") from None
+    return tuple(shape), fortran, dtype, file.tell()
+
+
+def npy(data: _Bytes, where: str) -> Held:
+    """The array in a ``.npy`` file."""
+    shape, fortran, dtype, start = npy_header(data, where)
     name = dtype.name
     if dtype.hasobject or name not in ITEMSIZES:
         raise DumpError(f"{where}: holds {short(str(dtype))}, which is no tensor's dtype")
     if any(size < 0 for size in shape):
         raise DumpError(f"{where}: {short(repr(shape))} is no shape")
     if fortran:
-        held = array_of(data, name, tuple(reversed(shape)), file.tell(), where)
+        held = array_of(data, name, tuple(reversed(shape)), start, where)
         values = held.values.T
     else:
-        held = array_of(data, name, tuple(shape), file.tell(), where)
+        held = array_of(data, name, tuple(shape), start, where)
         values = held.values
     if dtype.byteorder == ">" or (dtype.byteorder == "=" and not np.little_endian):
         values = values.view(dtype).astype(dtype.newbyteorder("<"))
@@ -178,7 +190,7 @@ def safetensors(data: _Bytes, where: str) -> dict[str, Held]:
         if name == "__metadata__":
             continue
         place = f"{where}: {short(name)}"
-        dtype = _SAFE.get(str(entry.get("dtype"))) if isinstance(entry, Mapping) else None
+        dtype = BY_CODE.get(str(entry.get("dtype"))) if isinstance(entry, Mapping) else None
         if dtype is None or not _whole_numbers(entry.get("shape")) or not _whole_numbers(entry.get("data_offsets")):
             raise DumpError(f"{place}: its header has no dtype, shape and data_offsets of a tensor")
         shape, offsets = tuple(entry["shape"]), entry["data_offsets"]
@@ -196,12 +208,6 @@ def _whole_numbers(value: Any) -> bool:
 
 _EOCD, _EOCD64, _CENTRAL, _LOCAL = b"PK\x05\x06", b"PK\x06\x06", b"PK\x01\x02", b"PK\x03\x04"
 _CONTAINERS = {"SETITEM", "SETITEMS", "APPEND", "APPENDS", "BUILD"}
-_DTYPES = {
-    **{"DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16"},
-    **{"BFloat16Storage": "bfloat16", "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16"},
-    **{"CharStorage": "int8", "ByteStorage": "uint8", "BoolStorage": "bool"},
-    **{"ComplexFloatStorage": "complex64", "ComplexDoubleStorage": "complex128"},
-}
 
 
 def pt(data: _Bytes, where: str) -> Held | None:
@@ -349,7 +355,7 @@ def _described(program: bytes) -> _Described | str | None:
     strangers = names - harmless_names() - storages - {f"torch {dtype}" for dtype in ITEMSIZES}
     if strangers:
         return "holds more than a tensor: " + short(", ".join(sorted(name.replace(" ", ".") for name in strangers)))
-    dtype = _DTYPES.get(next(iter(storages)).removeprefix("torch ")) if len(storages) == 1 else None
+    dtype = BY_STORAGE.get(next(iter(storages)).removeprefix("torch ")) if len(storages) == 1 else None
     kinds = [operation.name for operation, _, _ in pickletools.genops(program)]
     if kinds.count("BINPERSID") != 1 or not _CONTAINERS.isdisjoint(kinds):
         return None  # several tensors on one storage, or one in a container

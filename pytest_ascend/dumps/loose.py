@@ -12,13 +12,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pytest_ascend.dumps.common import Broken, Call, Part, Side, Stored, Unit
-from pytest_ascend.dumps.text import DumpError, short
+from pytest_ascend.dumps.text import DumpError, numeric, short
 from pytest_ascend.dumps.values import TensorSpec
 
 if TYPE_CHECKING:
     from pytest_ascend.dumps.arrays import Held
 
-__all__ = ["ENDINGS", "FilesUnit", "numeric", "open_files", "tensors_in", "walked"]
+__all__ = ["ENDINGS", "FilesUnit", "open_files", "tensors_in", "walked"]
 
 ENDINGS = (".npy", ".pt", ".pth", ".safetensors", ".bin")
 _MOST_FILES = 1_000_000
@@ -129,18 +129,3 @@ def _by_torch(path: str, where: str) -> dict[str, Held]:
     if not found:
         raise DumpError(f"{where}: holds no tensor")
     return found
-
-
-def numeric(name: str) -> tuple[tuple[int, int | str], ...]:
-    """A key that sorts ``10_x`` after ``9_x``."""
-    parts: list[tuple[int, int | str]] = []
-    digits = ""
-    for character in name + "\0":
-        if character.isascii() and character.isdigit() and len(digits) < 18:
-            digits += character
-            continue
-        if digits:
-            parts.append((0, int(digits)))
-            digits = ""
-        parts.append((1, character))
-    return tuple(parts)

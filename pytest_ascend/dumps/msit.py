@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from pytest_ascend.dumps.common import Broken, Call, Part, Side, Stored, Unit
-from pytest_ascend.dumps.loose import numeric, tensors_in, walked
-from pytest_ascend.dumps.text import DumpError
+from pytest_ascend.dumps.loose import tensors_in, walked
+from pytest_ascend.dumps.text import DumpError, numeric
 
 __all__ = ["MsitUnit", "aligned", "open_dump", "token_ranges"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_ascend.dumps.common import Broken, Call, Part, Stored
 from pytest_ascend.dumps.msprobe import Dump, Name
 from pytest_ascend.dumps.tensors import FOLDER, LARGEST
-from pytest_ascend.dumps.text import Cursor, DumpError, short
+from pytest_ascend.dumps.text import Cursor, DumpError, is_plain, short
 from pytest_ascend.dumps.values import NotADump, TensorSpec, read_value
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class MsprobeUnit:
 
         name = spec.data_name or ""
         where = short(place) if name.startswith(place) else f"{short(place)}: {short(name)}"
-        if not name or "\0" in name or name in (".", "..") or any(c in name for c in "/\\:"):
+        if not is_plain(name):
             raise DumpError(f"{where} is no file name: a dump's tensors lie in its own folder {FOLDER}")
         if spec.nbytes > LARGEST:
             raise DumpError(f"{where}: {spec.nbytes >> 30} GiB are declared, more than the {LARGEST >> 30} GiB read")

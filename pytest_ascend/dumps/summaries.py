@@ -18,15 +18,13 @@ import math
 from dataclasses import dataclass
 
 from pytest_ascend.dumps.values import TensorSpec
-from pytest_ascend.judge.quick import TABLE
+from pytest_ascend.judge.quick import CARRIED, TABLE
 
 __all__ = ["AGREED", "Summary", "compared"]
 
 AGREED = "only statistics were recorded: that they agree doesn't prove that the values do"
 _FLOATS = {"complex64": "float32", "complex128": "float64"}
 _ROUNDING = 2.0**-24
-_CARRIED = 6.0
-"""``judge.carried.FACTOR``, which needs torch to load."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ def compared(golden: TensorSpec, actual: TensorSpec, distance: float = 0.0) -> S
     norm = golden.norm if golden.norm is not None and math.isfinite(golden.norm) else largest * math.sqrt(count)
     rms = min(norm / math.sqrt(count), largest) if bounds else norm / math.sqrt(count)
     rounding = _ROUNDING * max(4.0, math.sqrt(count))
-    carried = _CARRIED * distance
+    carried = CARRIED * distance
     limits = {
         "max": rtol * largest + (atol + carried) * rms,
         "min": rtol * largest + (atol + carried) * rms,

@@ -19,45 +19,15 @@ import sys
 import zlib
 from typing import TYPE_CHECKING, Any
 
+from pytest_ascend.dumps.dtypes import CODES, STORAGES
+
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SAFETENSORS", "SUFFIXES", "Room", "crc32", "parts", "values"]
+__all__ = ["SUFFIXES", "Room", "crc32", "parts", "values"]
 
 SUFFIXES = {"pt": ".pt", "safetensors": ".safetensors"}
 """What files of each format end in."""
-_STORAGES = {
-    "torch.float64": "DoubleStorage",
-    "torch.float32": "FloatStorage",
-    "torch.float16": "HalfStorage",
-    "torch.bfloat16": "BFloat16Storage",
-    "torch.int64": "LongStorage",
-    "torch.int32": "IntStorage",
-    "torch.int16": "ShortStorage",
-    "torch.int8": "CharStorage",
-    "torch.uint8": "ByteStorage",
-    "torch.bool": "BoolStorage",
-    "torch.complex64": "ComplexFloatStorage",
-    "torch.complex128": "ComplexDoubleStorage",
-}
-SAFETENSORS = {
-    "torch.float64": "F64",
-    "torch.float32": "F32",
-    "torch.float16": "F16",
-    "torch.bfloat16": "BF16",
-    "torch.int64": "I64",
-    "torch.int32": "I32",
-    "torch.int16": "I16",
-    "torch.int8": "I8",
-    "torch.uint8": "U8",
-    "torch.bool": "BOOL",
-    "torch.complex64": "C64",
-    "torch.uint16": "U16",
-    "torch.uint32": "U32",
-    "torch.uint64": "U64",
-    "torch.float8_e4m3fn": "F8_E4M3",
-    "torch.float8_e5m2": "F8_E5M2",
-}
 _ALIGNMENT = 64
 _LARGEST = (1 << 32) - (1 << 20)  # beyond that a zip archive has other fields
 _DOS_DATE = 0x21  # 1980-01-01, as torch writes it
@@ -87,17 +57,22 @@ def parts(tensor: torch.Tensor, form: str, checksum: int | None = None) -> list[
     Raises:
         ValueError: safetensors have no such dtype.
     """
-    dtype = str(tensor.dtype)
+    dtype = _named(tensor.dtype)
     if form == "safetensors":
-        if dtype not in SAFETENSORS:
-            raise ValueError(f"safetensors have no {dtype.removeprefix('torch.')}")
+        if dtype not in CODES:
+            raise ValueError(f"safetensors have no {dtype}")
         data = values(tensor)
         return [_safetensors_head(dtype, tuple(tensor.shape), len(data)), data]
-    if dtype not in _STORAGES or tensor.nbytes > _LARGEST or sys.byteorder != "little":
+    if dtype not in STORAGES or tensor.nbytes > _LARGEST or sys.byteorder != "little":
         return [_as_torch_saves(tensor)]
     data = values(tensor)
     described = _pickled(dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.numel())
     return _archive(described, data, zlib.crc32(data) if checksum is None else checksum)
+
+
+@functools.lru_cache(maxsize=64)
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _as_torch_saves(tensor: torch.Tensor) -> memoryview:
@@ -109,7 +84,7 @@ def _as_torch_saves(tensor: torch.Tensor) -> memoryview:
 
 
 def _safetensors_head(dtype: str, shape: tuple[int, ...], nbytes: int) -> bytes:
-    entry = {"dtype": SAFETENSORS[dtype], "shape": list(shape), "data_offsets": [0, nbytes]}
+    entry = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [0, nbytes]}
     text = json.dumps({"data": entry}, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text
@@ -122,7 +97,7 @@ def _pickled(dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], numel
 
     file = io.BytesIO()
     pickler = _Pickler(file, protocol=2)
-    pickler.dump(_Described(getattr(torch, _STORAGES[dtype]), shape, strides, numel))
+    pickler.dump(_Described(getattr(torch, STORAGES[dtype]), shape, strides, numel))
     return file.getvalue()
 
 
@@ -219,7 +194,7 @@ class Room:
     def finished(self, tensor: torch.Tensor) -> int:
         """Put the rest of the file around the values; how many bytes it has."""
         data = memoryview(self.memory)[_PAGE : _PAGE + self.nbytes]
-        described = _pickled(str(tensor.dtype), tuple(tensor.shape), tuple(tensor.stride()), tensor.numel())
+        described = _pickled(_named(tensor.dtype), tuple(tensor.shape), tuple(tensor.stride()), tensor.numel())
         head, tail = _around(described, self.nbytes, _PAGE, zlib.crc32(data))
         length = _PAGE + self.nbytes + len(tail)
         self.memory[:_PAGE] = bytes(head)
@@ -229,7 +204,7 @@ class Room:
     @staticmethod
     def suits(tensor: torch.Tensor, nbytes: int) -> bool:
         """Whether a tensor is worth one, and its file can be made in it."""
-        return _WORTH <= nbytes <= _LARGEST and sys.byteorder == "little" and str(tensor.dtype) in _STORAGES
+        return _WORTH <= nbytes <= _LARGEST and sys.byteorder == "little" and _named(tensor.dtype) in STORAGES
 
 
 def _up(nbytes: int) -> int:

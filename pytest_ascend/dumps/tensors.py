@@ -12,8 +12,8 @@ import stat
 import zipfile
 from typing import TYPE_CHECKING
 
-from pytest_ascend.dumps.tensor_files import SAFETENSORS
-from pytest_ascend.dumps.text import DumpError, short
+from pytest_ascend.dumps.dtypes import CODES, STORAGES
+from pytest_ascend.dumps.text import DumpError, is_plain, short
 from pytest_ascend.dumps.values import ITEMSIZES, TensorSpec
 
 if TYPE_CHECKING:
@@ -25,20 +25,6 @@ FOLDER = "dump_tensor_data"
 LARGEST = 8 << 30
 """Bytes of the largest tensor that is loaded."""
 _OVERHEAD = 1 << 16  # what a file holds beside the values: names, alignment, the pickle; a few kilobytes in practice
-_STORAGES = {
-    "float64": "DoubleStorage",
-    "float32": "FloatStorage",
-    "float16": "HalfStorage",
-    "bfloat16": "BFloat16Storage",
-    "int64": "LongStorage",
-    "int32": "IntStorage",
-    "int16": "ShortStorage",
-    "int8": "CharStorage",
-    "uint8": "ByteStorage",
-    "bool": "BoolStorage",
-    "complex64": "ComplexFloatStorage",
-    "complex128": "ComplexDoubleStorage",
-}
 _HARMLESS = {"collections OrderedDict", "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter"}
 _INTEGERS = {"BININT", "BININT1", "BININT2", "LONG1", "INT", "LONG"}
 
@@ -80,7 +66,7 @@ def _read(folder: str, spec: TensorSpec, place: str) -> bytes:
     """The bytes of a tensor's file, which has to be a plain file in the dump's own folder of a fitting size."""
     name = spec.data_name or ""
     where = f"{place}: {short(repr(name))}"
-    if not name or "\0" in name or name in (".", "..") or os.path.basename(name) != name or "\\" in name or ":" in name:
+    if not is_plain(name):
         raise DumpError(f"{where} is no file name: a dump's tensors lie in its own folder {FOLDER}")
     if spec.nbytes > LARGEST:
         raise DumpError(
@@ -138,7 +124,7 @@ def _check_pt(data: bytes, spec: TensorSpec, where: str) -> None:
         raise DumpError(f"{where}: isn't a file of torch.save, or was cut off") from None
     values = next(size for name, size in sizes.items() if name.startswith("data/"))
     names, numbers = operations(program, where)
-    allowed = _HARMLESS | {f"torch {_STORAGES.get(spec.dtype, 'UntypedStorage')}", "torch.storage UntypedStorage"}
+    allowed = _HARMLESS | {f"torch {STORAGES.get(spec.dtype, 'UntypedStorage')}", "torch.storage UntypedStorage"}
     strangers = names - allowed - {"torch._utils _rebuild_tensor_v3", f"torch {spec.dtype}"}
     if strangers:
         listed = ", ".join(sorted(name.replace(" ", ".") for name in strangers))
@@ -191,23 +177,18 @@ def _npy(data: bytes, spec: TensorSpec, where: str) -> torch.Tensor:
     import numpy as np
     import torch
 
-    file = io.BytesIO(data)
-    try:
-        version = np.lib.format.read_magic(file)
-        reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-        shape, _, dtype = reader(file)
-    except Exception:  # it isn't an array, in whatever way
-        raise DumpError(f"{where}: isn't a .npy file, or was cut off") from None
-    if tuple(shape) != spec.shape:
-        raise DumpError(f"{where}: holds the shape {tuple(shape)}, and {spec.shape} is declared")
+    from pytest_ascend.dumps.arrays import npy_header
+
+    shape, _, dtype, start = npy_header(data, where)
+    if shape != spec.shape:
+        raise DumpError(f"{where}: holds the shape {shape}, and {spec.shape} is declared")
     wanted = "float32" if spec.dtype == "bfloat16" else spec.dtype
     if dtype.hasobject or dtype.name != wanted:
         raise DumpError(f"{where}: holds {dtype.name}, and {wanted} is declared")
-    if len(data) - file.tell() < spec.numel * dtype.itemsize:
+    if len(data) - start < spec.numel * dtype.itemsize:
         raise DumpError(f"{where}: was cut off")
-    file.seek(0)
     try:
-        loaded = np.load(file, allow_pickle=False)
+        loaded = np.load(io.BytesIO(data), allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         raise DumpError(f"{where}: can't be loaded: {short(str(error))}") from None
     return torch.from_numpy(np.ascontiguousarray(loaded).reshape(spec.shape)).to(getattr(torch, spec.dtype))
@@ -227,7 +208,7 @@ def _safetensors(data: bytes, spec: TensorSpec, where: str) -> torch.Tensor:
         dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise DumpError(f"{where}: its description of one tensor is broken") from None
-    if dtype != SAFETENSORS.get(f"torch.{spec.dtype}"):
+    if dtype != CODES.get(spec.dtype):
         raise DumpError(f"{where}: holds {short(str(dtype))}, and {spec.dtype} is declared")
     if shape != spec.shape:
         raise DumpError(f"{where}: holds the shape {short(str(shape))}, and {spec.shape} is declared")

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["DEPTH", "LARGEST", "Cursor", "DumpError", "is_number", "parse", "read", "short"]
+__all__ = ["DEPTH", "LARGEST", "Cursor", "DumpError", "is_number", "is_plain", "numeric", "parse", "read", "short"]
 
 LARGEST = 1 << 30
 """Bytes of the largest JSON file that is read: 1 GiB, about a million recorded calls."""
@@ -164,6 +164,26 @@ def short(text: str, limit: int = 80) -> str:
     """A text for an error message, shortened; what is printed can't move the terminal's cursor."""
     text = text if len(text) <= limit else text[: limit - 3] + "..."
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def numeric(name: str) -> tuple[tuple[int, int | str], ...]:
+    """A key that sorts ``10_x`` after ``9_x``."""
+    parts: list[tuple[int, int | str]] = []
+    digits = ""
+    for character in name + "\0":
+        if character.isascii() and character.isdigit() and len(digits) < 18:
+            digits += character
+            continue
+        if digits:
+            parts.append((0, int(digits)))
+            digits = ""
+        parts.append((1, character))
+    return tuple(parts)
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name leads nowhere else: no path, no drive, on any system."""
+    return bool(name) and name not in (".", "..") and not any(c in name for c in "/\\:\0")
 
 
 def is_number(value: object) -> bool:

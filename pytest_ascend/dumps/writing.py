@@ -20,14 +20,13 @@ import linecache
 import os
 import re
 import threading
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_ascend.dumps.figures import SMALL, Seen, figures, figures_on_device, named
 from pytest_ascend.dumps.saving import MEMORY, NOT_SAVED, Job, Rooms, Saver
-from pytest_ascend.dumps.tensor_files import SUFFIXES, values
+from pytest_ascend.dumps.tensor_files import SUFFIXES, crc32
 from pytest_ascend.dumps.tensors import FOLDER
 
 if TYPE_CHECKING:
@@ -237,7 +236,7 @@ class Writer:
         if known is None:
             known = named(figures(tensor, total))
             if md5:
-                known["md5"] = f"{zlib.crc32(values(_packed(tensor))):08x}"
+                known["md5"] = crc32(_packed(tensor))
             if where is not None:
                 _remember(where, key, total, known)
         described.update(known)

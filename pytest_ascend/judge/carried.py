@@ -7,14 +7,11 @@ import math
 import torch
 
 from pytest_ascend.judge.metrics import measure
+from pytest_ascend.judge.quick import CARRIED
 from pytest_ascend.judge.standards import Criterion
 from pytest_ascend.judge.verdict import Metrics
 
-__all__ = ["FACTOR", "is_carried"]
-
-#: How often the inputs' relative distance an element's error may be, beside the root mean square of the result. Errors
-#: that come in with the inputs spread like noise, of which one in 10**9 is beyond six standard deviations.
-FACTOR = 6.0
+__all__ = ["is_carried"]
 
 
 def is_carried(golden: torch.Tensor, actual: torch.Tensor, metrics: Metrics, distance: float) -> bool:
@@ -41,5 +38,5 @@ def is_carried(golden: torch.Tensor, actual: torch.Tensor, metrics: Metrics, dis
     if metrics.count >= 16 and sine < 0.1 * far and abs(metrics.scale - 1.0) > explained:
         return False
     rtol, _ = Criterion().tolerance(*dtypes)
-    allowed = FACTOR * explained * metrics.rmse / far
+    allowed = CARRIED * explained * metrics.rmse / far
     return not measure(golden, actual, rtol=rtol, atol=allowed, worst=0).mismatches

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pytest_ascend.judge.verdict import Metrics
 
-__all__ = ["PIECE", "TABLE", "within_table"]
+__all__ = ["CARRIED", "PIECE", "TABLE", "within_table"]
 
 #: (rtol, atol, eps, smallest normal) by dtype: ``standards.TABLE`` and ``torch.finfo``, which a test compares
 TABLE = {
@@ -24,6 +24,9 @@ TABLE = {
     "float16": (1e-3, 1e-5, 2.0**-10, 2.0**-14),
     "bfloat16": (1.6e-2, 1e-5, 2.0**-7, 2.0**-126),
 }
+#: how often the inputs' relative distance an element's error may be, beside the root mean square of the result. Errors
+#: that come in with the inputs spread like noise, of which one in 10**9 is beyond six standard deviations
+CARRIED = 6.0
 #: elements at a time: three arrays of float64 that stay in a second-level cache of 1 MB
 PIECE = 32_768
 _ONES = np.ones(PIECE)

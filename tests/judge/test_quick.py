@@ -10,7 +10,7 @@ import torch
 
 from pytest_ascend.dumps.through_torch import held_of
 from pytest_ascend.judge import quick
-from pytest_ascend.judge.carried import FACTOR, is_carried
+from pytest_ascend.judge.carried import is_carried
 from pytest_ascend.judge.metrics import measure
 from pytest_ascend.judge.standards import TABLE, judge
 from pytest_ascend.judge.verdict import Verdict
@@ -92,13 +92,7 @@ def test_an_error_that_came_with_the_inputs_is_carried_and_another_is_not() -> N
     assert not is_carried(x, y, figures, 1e-4)
     assert not is_carried(x, x * 1.005, measure(x, x * 1.005), 1e-3)  # a factor has a direction
     one = x.clone()
-    one[5] += 2 * FACTOR * 1e-3
+    one[5] += 2 * quick.CARRIED * 1e-3
     assert not is_carried(x, one, measure(x, one), 1e-3)
     one[5] = math.nan
     assert not is_carried(x, one, measure(x, one), 1.0)
-
-
-def test_the_factor_of_statistics_is_that_of_values() -> None:
-    from pytest_ascend.dumps import summaries
-
-    assert summaries._CARRIED == FACTOR
