@@ -68,6 +68,11 @@ class Place:
     parameter: str = ""
 
     @property
+    def is_backward(self) -> bool:
+        """Whether the operator is one of a backward pass's own, and none of the forward pass run again."""
+        return self.backward and not self.recomputed
+
+    @property
     def source(self) -> str:
         """``file:line``, the file relative to the current folder, or to where packages are installed."""
         return f"{_short(self.file)}:{self.line}" if self.file else ""

@@ -121,7 +121,7 @@ class Suspect:
 
     def culprit(self, total: int, reason: str, *, confirmed: bool = False) -> Culprit:
         """As what is told."""
-        phase = "backward" if self.place.backward else "forward"
+        phase = "backward" if self.place.is_backward else "forward"
         source = f"{self.place.source} in {self.place.function}" if self.place.source else ""
         about = self.op, self.inputs, phase, self.place.module, source
         return Culprit(*about, self.number, total, reason, confirmed)

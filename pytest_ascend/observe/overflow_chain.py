@@ -160,7 +160,7 @@ class Chains:
             trace.victims += 1
             if trace.consumer is None and not step.cast:
                 trace.consumer = step
-            if step.plain == _UNSCALE and _backward(trace.step.place):
+            if step.plain == _UNSCALE and trace.step.place.is_backward:
                 trace.handled = True
             result = _result(beyond) if beyond else "finite"
             if len(trace.links) < _LINKS:
@@ -266,7 +266,7 @@ class Chains:
                 dtype=dtype_name(made.dtype),
                 size=size,
                 limit=info.tiny if kind == "overflow_down" else info.max,
-                backward=_backward(place),
+                backward=place.is_backward,
                 cast=cast,
             ),
             op=step.name,
@@ -279,10 +279,6 @@ class Chains:
             handled=trace.handled,
             lost=made.lost if kind == "overflow_down" else None,
         )
-
-
-def _backward(place: Place) -> bool:
-    return place.backward and not place.recomputed
 
 
 def _only_negative(made: Range) -> bool:

@@ -72,13 +72,12 @@ class Link:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON."""
-        back = self.place.backward and not self.place.recomputed
         return {
             "op": self.op,
             "op_type": op_type(self.op),
             "module": self.place.module,
             "source": self.place.source,
-            "pass": "backward" if back else "forward",
+            "pass": "backward" if self.place.is_backward else "forward",
             "result": self.result,
         }
 
@@ -146,7 +145,6 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON: the six keys ``op_name`` to ``issue_hint`` first."""
-        back = self.place.backward and not self.place.recomputed
         return {
             "op_name": self.op_name,
             "op_type": self.op_type,
@@ -159,7 +157,7 @@ class Finding:
             "result": self.result,
             "module": self.module,
             "source": self.source,
-            "pass": "backward" if back else "forward",
+            "pass": "backward" if self.place.is_backward else "forward",
             "chain": [link.to_dict() for link in self.chain],
             "victims": self.victims,
             "ends": self.ends,

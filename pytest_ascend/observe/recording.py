@@ -266,7 +266,7 @@ class Recording:
             return
         rank = f"rank{_rank()}"
         if self._offset is None:
-            self._offset = _first_free(self.directory, rank) if self._is_taken(step, rank) else 0
+            self._offset = _first_free(self.directory, rank)
         while True:
             folder = os.path.join(self.directory, f"step{step + self._offset}", rank)
             form = self._options["format"]
@@ -285,9 +285,6 @@ class Recording:
                 continue
             self.paths.append(self._writer.path)
             return
-
-    def _is_taken(self, step: int, rank: str) -> bool:
-        return _first_free(self.directory, rank) > 0
 
     def _end_step(self) -> None:
         writer, self._writer = self._writer, None
