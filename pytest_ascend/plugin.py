@@ -26,6 +26,13 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
         early_config.known_args_namespace = parser.parse_known_args(args, copy.copy(early_config.option))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    from pytest_ascend.run import workers
+
+    return workers.auto(settings.resolved(config, "compare"))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     for line in settings.marker_help(config):
         config.addinivalue_line("markers", line)
@@ -35,6 +42,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_ascend import collect
 
         collect.only_the_catalogue(config)
+    if (ascend.on or ascend.watches) and not ascend.is_worker and config.pluginmanager.hasplugin("xdist"):
+        from pytest_ascend.run.workers import Pinning
+
+        config.pluginmanager.register(Pinning(ascend), "ascend-pinning")
     if ascend.settings.record is not None:
         from pytest_ascend.recorded_tests import TestRecorder
 
@@ -83,6 +94,11 @@ def pytest_make_collect_report(
 
         report.result = [*(report.result or ()), collect.ApiCollector.of(collector, api)]
     return report
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    config.stash[KEY].choose(items)
 
 
 @pytest.hookimpl(tryfirst=True)

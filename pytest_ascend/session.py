@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
+from pytest_ascend.run.devices import DEVICE, memory_share
 from pytest_ascend.settings import COMPARE, Settings, repeat
 
 if TYPE_CHECKING:
@@ -92,6 +93,9 @@ class AscendSession:
         self._target: Target | None = None
         self._errors: ErrorBaselines | None = None
         self._identity: dict[str, str] = {}
+        self.shard: dict[str, Any] = {}  # which part of which collection this run is
+        self._share = memory_share()
+        self._card = os.environ.get(DEVICE)
 
     # -- the target -----------------------------------------------------------------------------------------------
 
@@ -136,6 +140,20 @@ class AscendSession:
         spec = self.settings.compare or "auto"
         return self.target().spec if spec == "auto" else spec
 
+    def choose(self, items: list[pytest.Item]) -> None:
+        """Of what was collected keep the part that ``--ascend-shard`` names."""
+        if self.settings.shard is None or self.child is not None:
+            return
+        from pytest_ascend.run import shard
+
+        part, nodeids = shard.parse(self.settings.shard), [item.nodeid for item in items]
+        kept = shard.mine(nodeids, part)
+        self.shard = {**part._asdict(), "collected": len(items), "digest": shard.digest(nodeids)}
+        dropped = [item for item, keep in zip(items, kept, strict=True) if not keep]
+        items[:] = [item for item, keep in zip(items, kept, strict=True) if keep]
+        if dropped:
+            self.config.hook.pytest_deselected(items=dropped)
+
     # -- one item -------------------------------------------------------------------------------------------------
 
     def prepare(self, item: pytest.Item) -> None:
@@ -145,6 +163,9 @@ class AscendSession:
                 from pytest_ascend.marks import marker_options
 
                 marker_options(item, name)
+        if self._share is not None and self.on:  # not before: only a test may start the device
+            self.target().limit_memory(self._share)
+            self._share = None
         timed = self.child is not None and asks_for(item, "ascend_perf")
         if timed or (self.on and asks_for(item, "ascend_compare")):
             seed_everything(seed_of(item.nodeid))
@@ -248,6 +269,8 @@ class AscendSession:
         self.environment = environment or self.environment  # a case that could not run has none
         record: Record = {"nodeid": item.nodeid, **result.to_dict(), "seed": seed, **of_the_case}
         record.update(getattr(item, "detail", {}))
+        if self._card:
+            record["device"] = self._card
         stores = self.settings.save or self.settings.update or self.settings.limits.error is not None
         if stores and record["criterion"] != "overflow":
             number = sum(1 for known in item.stash.get(_RECORDS, []) if known["api"] == record["api"])
@@ -322,12 +345,17 @@ class AscendSession:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Keep what a worker of pytest-xdist that ends has found no case for."""
-        self.absent.update(getattr(node, "workeroutput", {}).get("ascend_absent", {}))
+        self.hear(getattr(node, "workeroutput", {}))
+
+    def hear(self, output: Mapping[str, Any]) -> None:
+        """Keep what a worker says when it ends."""
+        self.absent.update(output.get("ascend_absent", {}))
+        self.shard = self.shard or output.get("ascend_shard", {})
 
     def finish(self, session: pytest.Session) -> None:
         """Write the results file; a strict run that compared nothing fails."""
         if self.is_worker:
-            vars(self.config)["workeroutput"]["ascend_absent"] = self.absent  # only workers collect
+            vars(self.config)["workeroutput"].update(ascend_absent=self.absent, ascend_shard=self.shard)
             return
         if self.child is not None:
             return
@@ -348,6 +376,8 @@ class AscendSession:
         from pytest_ascend.report import results_json
 
         environment = {**results_json.environment(), **self.environment}
+        if self.shard:
+            environment["shard"] = self.shard
         try:
             results_json.write(path, results_json.document(self.results, environment))
         except OSError as error:

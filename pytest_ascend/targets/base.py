@@ -126,6 +126,10 @@ class Target(abc.ABC):
         """Start the peak of :meth:`memory` afresh."""
         return
 
+    def limit_memory(self, share: float) -> None:
+        """Let this process take no more than a share (0 to 1) of the device's memory, where that can be said."""
+        return
+
     def kernel_count(self) -> int | None:
         """How many kernels the device has run so far, or None where that can't be known."""
         return None

@@ -63,6 +63,12 @@ class CudaTarget(Target):
             "total": total,
         }
 
+    def limit_memory(self, share: float) -> None:
+        """Let this process take no more than a share of the device's memory."""
+        import torch
+
+        torch.cuda.set_per_process_memory_fraction(share, self.index)
+
     def reset_peak_memory(self) -> None:
         """Start the peak afresh."""
         import torch

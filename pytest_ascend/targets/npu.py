@@ -115,6 +115,10 @@ class NpuTarget(Target):
         """Start the peak afresh."""
         _npu().reset_peak_memory_stats(self.index)
 
+    def limit_memory(self, share: float) -> None:
+        """Let this process take no more than a share of the device's memory."""
+        _npu().set_per_process_memory_fraction(share, self.index)
+
     def kernel_count(self) -> int | None:
         """Kernels the emulated device has run; None on a card, which doesn't tell."""
         return self._kernels() if self._kernels is not None else None
