@@ -6,13 +6,14 @@ them.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
 import shlex
 import sys
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,6 +25,7 @@ from pytest_ascend.settings import COMPARE, Settings, repeat
 if TYPE_CHECKING:
     from pytest_ascend.cases.case import Case
     from pytest_ascend.error_baselines import ErrorBaselines
+    from pytest_ascend.health.memory import Ledger
     from pytest_ascend.judge.verdict import CheckResult
     from pytest_ascend.options import CheckOptions
     from pytest_ascend.perf.baseline import Session
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from pytest_ascend.perf.result import PerfResult
     from pytest_ascend.perf_child import PerfChild
     from pytest_ascend.report.terminal import Line
+    from pytest_ascend.run.isolate import IsolatedRun
     from pytest_ascend.targets.base import Target
 
 Record = dict[str, Any]  # CheckResult.to_dict() with "nodeid", "outcome" and "seed"; plain JSON, so it survives xdist
@@ -74,6 +77,9 @@ class PerfResults(Protocol):
 
     said: list[str]
 
+    def answers(self) -> dict[str, str]:
+        """What a worker is sent, so that it knows them too."""
+
     def conclude(self, item: pytest.Item, index: int, options: PerfOptions) -> PerfResult:
         """The result of the test's call number ``index`` (from 0) of ``ascend_perf``, recorded; a slowdown raises."""
 
@@ -90,10 +96,13 @@ class AscendSession:
         self.write_error: str | None = None
         self.child: PerfChild | None = None  # in a process that only times tests
         self.perf_results: PerfResults | None = None  # in one that asks others to
+        self.isolated: IsolatedRun | None = None  # in one whose tests run in supervised processes
         self._target: Target | None = None
         self._errors: ErrorBaselines | None = None
         self._identity: dict[str, str] = {}
         self.shard: dict[str, Any] = {}  # which part of which collection this run is
+        self._ledger: Ledger | None = None
+        self._ran_out = False
         self._share = memory_share()
         self._card = os.environ.get(DEVICE)
 
@@ -286,6 +295,8 @@ class AscendSession:
     def complete(self, item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.TestReport) -> None:
         """Attach the item's results to its report; a failed comparison becomes the report's short text."""
         error = call.excinfo.value if call.excinfo else None
+        if error is not None and report.failed:
+            self._out_of_memory(error, report)
         failure = error if isinstance(error, (ComparisonFailed, PerfFailed)) else None
         if failure is not None and call.excinfo is not None and report.failed:
             if self.config.getoption("tbstyle") == "auto" and not isinstance(report.longrepr, str):
@@ -329,6 +340,51 @@ class AscendSession:
         if record["verdict"] == "regressed":
             return "expected" if self.settings.update else "failed"  # then it was accepted
         return "noted" if record["verdict"] == "inconclusive" else "passed"
+
+    # -- the device beneath the tests -------------------------------------------------------------------------------
+
+    def around(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Keep the books of the device's memory around a test."""
+        if self._ledger is None:
+            from pytest_ascend.health.memory import Ledger
+
+            self._ledger = Ledger(self.target())
+        self._ran_out = False
+        self._ledger.begin()
+        try:
+            return (yield)
+        finally:
+            with contextlib.suppress(RuntimeError):  # a sick device answers nothing
+                self._ledger.end(item.nodeid, self._ran_out)
+
+    def settle(self) -> None:
+        """Wait for the device at the end of a test, so that its late errors are the test's own."""
+        if self._target is not None and self._target.started():
+            self._target.synchronize()
+
+    def out_of_memory(self, result: CheckResult) -> CheckResult:
+        """A result for want of memory, with who holds it; where nobody else does it is the test's own doing."""
+        from pytest_ascend.judge.verdict import Verdict
+
+        if result.verdict is not Verdict.INFRA or self._ledger is None:
+            return result
+        from pytest_ascend.health.memory import is_out_of_memory
+
+        if not is_out_of_memory(result.reason):
+            return result
+        own = self._ledger.of_the_test()
+        verdict = Verdict.CRASH if own else result.verdict
+        return dataclasses.replace(result, verdict=verdict, notes=(*result.notes, self._ledger.explain()))
+
+    def _out_of_memory(self, error: BaseException, report: pytest.TestReport) -> None:
+        """Note that a test ran out of memory, and say in its report who holds it."""
+        from pytest_ascend.health.memory import is_out_of_memory
+
+        if self._ledger is None or not is_out_of_memory(error):
+            return
+        self._ran_out = True
+        with contextlib.suppress(RuntimeError):
+            report.sections.append(("device memory", self._ledger.explain()))
 
     # -- the whole run --------------------------------------------------------------------------------------------
 
@@ -422,7 +478,7 @@ class AscendSession:
     def summary(self) -> Iterator[Line]:
         """The lines of the terminal section; none for a run that had nothing to do with us."""
         silent = self.compared_nothing() or self.timed_nothing() or self.watched_nothing() or self.write_error
-        if self.child is not None or not (self.results or self.absent or silent):
+        if self.child is not None or not (self.results or self.absent or silent or self._of_the_run()):
             return
         from pytest_ascend.report import overflows, terminal, timings
 
@@ -446,8 +502,12 @@ class AscendSession:
             yield from timings.summary(timed, self.perf_results.said, verbosity)
         if self.timed_nothing():
             yield terminal.Line("ascend: nothing was timed: no test that ran called ascend_perf", missing)
+        yield from (terminal.Line(f"ascend: {text}", "yellow") for text in self._of_the_run())
         if self.write_error is not None:
             yield terminal.Line(self.write_error, "red")
+
+    def _of_the_run(self) -> list[str]:
+        return [] if self.isolated is None else self.isolated.lines
 
 
 KEY = pytest.StashKey[AscendSession]()

@@ -609,8 +609,8 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "shard",
-        "Run one part of the tests only, PART/PARTS such as 2/8, for a run that is spread over machines; `pytest-ascend "
-        "report merge` puts the parts' --ascend-json files together",
+        "Run one part of the tests only, PART/PARTS such as 2/8, for a run that is spread over machines; "
+        "`pytest-ascend report merge` puts the parts' --ascend-json files together",
         metavar="PART",
         parse=shard,
     ),
@@ -718,6 +718,11 @@ class Settings:
     def limits(self) -> Limits:
         """What must be caught."""
         return Limits() if self.fail is None else limits(self.fail)
+
+    @property
+    def isolates(self) -> bool:
+        """Whether tests run in supervised processes."""
+        return bool(self.isolate or self.resume)
 
     @property
     def times(self) -> bool:

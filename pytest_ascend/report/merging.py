@@ -55,17 +55,17 @@ def check(parts: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             if (other := owners.setdefault(nodeid, name)) != name:
                 raise Unmergeable(f"{nodeid} is in {other} and in {name}: a test belongs to one part of a run")
     known = {name: shard for name, shard in shards.items() if isinstance(shard, dict)}
-    digests = {(shard.get("total"), shard.get("collected"), shard.get("digest")) for shard in known.values()}
+    digests = {(shard.get("parts"), shard.get("collected"), shard.get("digest")) for shard in known.values()}
     if len(digests) > 1:
         raise Unmergeable(
             "the parts were dealt from different collections, so that tests may be missing or double: "
-            + ", ".join(f"{name} from {s.get('collected')} tests in {s.get('total')}" for name, s in known.items())
+            + ", ".join(f"{name} from {s.get('collected')} tests in {s.get('parts')}" for name, s in known.items())
         )
     if known:
-        total = int(next(iter(known.values())).get("total") or 0)
-        there = {shard.get("index") for shard in known.values()}
-        if missing := [index for index in range(1, total + 1) if index not in there]:
-            raise Unmergeable(f"part {', '.join(map(str, missing))} of {total} is missing: give its file too")
+        count = int(next(iter(known.values())).get("parts") or 0)
+        there = {shard.get("part") for shard in known.values()}
+        if missing := [part for part in range(1, count + 1) if part not in there]:
+            raise Unmergeable(f"part {', '.join(map(str, missing))} of {count} is missing: give its file too")
     yield from _differences({name: part["environment"] for name, part in parts.items()})
 
 
@@ -83,7 +83,7 @@ def merged(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     shards = [one["shard"] for one in environments if isinstance(one.get("shard"), dict)]
     environment = {**common, "parts": [{"file": name, **part["environment"]} for name, part in parts.items()]}
     if shards:
-        environment["merged"] = {key: shards[0].get(key) for key in ("total", "collected", "digest")}
+        environment["merged"] = {key: shards[0].get(key) for key in ("parts", "collected", "digest")}
     results: list[Mapping[str, Any]] = [record for part in parts.values() for record in part["results"]]
     results.sort(key=lambda record: record["nodeid"])  # stable: a test's own results stay in their order
     return results_json.document(results, environment)

@@ -194,6 +194,22 @@ SCHEMA: dict[str, Any] = {
                         "confirmed": {"type": "boolean", "description": "Whether it is wrong alone, too."},
                     },
                 },
+                "crash": {
+                    "type": "object",
+                    "description": "Of a test that ended its process, or left its device unusable.",
+                    "required": ["ending", "again", "alone", "stack", "preceding"],
+                    "properties": {
+                        "ending": {"type": "string", "description": "How: a signal, an exit status, a time-out."},
+                        "again": {"type": "string", "description": "How alone and in blocking mode; empty: not so."},
+                        "alone": {"type": "string", "description": "Its outcome alone, where it didn't crash."},
+                        "stack": {"type": "array", "items": {"type": "string"}, "description": "Innermost first."},
+                        "preceding": {
+                            "type": "array",
+                            "items": {"type": "string"},
+                            "description": "Tests before it in the same process, where it passes alone.",
+                        },
+                    },
+                },
                 "outputs": {"type": "array", "items": {"type": "object"}},
                 "notes": {"type": "array", "items": {"type": "string"}},
                 "perf": _PERF,

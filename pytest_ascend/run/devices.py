@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pytest_ascend import targets
 from pytest_ascend.targets.visible import emulated_cards, listed
 
-__all__ = ["DEVICE", "MEMORY_SHARE", "Plan", "Place", "environment", "plan", "visible"]
+__all__ = ["DEVICE", "MEMORY_SHARE", "Place", "Plan", "environment", "plan", "visible"]
 
 DEVICE = "PYTEST_ASCEND_DEVICE"
 """What a worker finds the name of its card in, as the caller's list has it."""

@@ -18,13 +18,13 @@ __all__ = ["Shard", "digest", "mine", "parse"]
 
 
 class Shard(NamedTuple):
-    """Part ``index`` (from 1) of ``total``."""
+    """Part ``part`` (from 1) of ``parts``."""
 
-    index: int
-    total: int
+    part: int
+    parts: int
 
     def __str__(self) -> str:
-        return f"{self.index}/{self.total}"
+        return f"{self.part}/{self.parts}"
 
 
 def parse(value: str) -> Shard:
@@ -39,7 +39,7 @@ def mine(nodeids: Sequence[str], shard: Shard) -> list[bool]:
     """Which of the tests belong to a part, in the order given."""
     order = sorted(range(len(nodeids)), key=lambda i: (zlib.crc32(nodeids[i].encode()), nodeids[i]))
     kept = [False] * len(nodeids)
-    for place in order[shard.index - 1 :: shard.total]:
+    for place in order[shard.part - 1 :: shard.parts]:
         kept[place] = True
     return kept
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_ascend.run import devices
+from pytest_ascend.run.crash import Crash, End
+from pytest_ascend.settings import COMPARE
 
 if TYPE_CHECKING:
     from pytest_ascend.session import AscendSession
@@ -33,6 +36,15 @@ class Pinning:
     def __init__(self, session: AscendSession) -> None:
         self._session = session
         self.plan: devices.Plan | None = None
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
+        """Give a test that ended its worker a result."""
+        ending = End("ended its worker; --ascend-isolate says how, and which operator did it")
+        again = shlex.join(["pytest", crashitem, f"{COMPARE}={self._session.spec()}", "--ascend-isolate"])
+        record = Crash(crashitem, ending).record("", "", target=self._session.target().title(), reproducer=again)
+        record["outcome"] = self._session.outcome(record)
+        vars(report)["ascend_results"] = [record]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:

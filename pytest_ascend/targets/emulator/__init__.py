@@ -3,8 +3,8 @@
 Rooms: `soc` (the chips' table) · `device` (the machine's state) · `memory` (relabelled host memory and its books) ·
 `watch` (guard bands around it) · `guard` (several devices) · `dispatch` (one kernel for every operator) · `numerics`
 (how the chip computes) · `accepts` (what a card takes and CPU kernels refuse) · `card_ops` (what the CPU lacks) ·
-`kernels`, `autocast` (registration) · `frontend` (torch's Python entry points) · `overrides` (planting faults) ·
-`torch_npu/` (what `import torch_npu` gives).
+`kernels`, `autocast` (registration) · `frontend` (torch's Python entry points) · `overrides` (planting faults into
+kernels) · `faults` (into a whole device) · `torch_npu/` (what `import torch_npu` gives).
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ __all__ = [
     "live_allocations",
     "override",
     "profile",
+    "sicken",
     "watching",
+    "wedge",
 ]
 
 MINIMUM_TORCH = (2, 13)
@@ -94,6 +96,9 @@ def install(soc: str = "Ascend910B", *, devices: int | None = None) -> None:
     frontend.patch()
     package.expose()
     _installed = True
+    from . import faults
+
+    faults.arrived()
 
 
 def _check_place() -> None:
@@ -159,6 +164,20 @@ def watching() -> Iterator[Watch]:
         yield machine.watch
     finally:
         machine.watch = before
+
+
+def sicken(code: int = 507015, device: int | None = None) -> None:
+    """Plant a device error: see :func:`.faults.sicken`."""
+    from .faults import sicken
+
+    sicken(code, device)
+
+
+def wedge(device: int | None = None) -> None:
+    """Plant a device that hangs: see :func:`.faults.wedge`."""
+    from .faults import wedge
+
+    wedge(device)
 
 
 def __getattr__(name: str) -> object:

@@ -10,11 +10,15 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 
 from .soc import DEFAULT, PROFILES, SoC
 from .watch import Watch
+
+if TYPE_CHECKING:
+    from .faults import Ill
 
 __all__ = ["Device", "Machine", "Modes", "machine"]
 
@@ -104,6 +108,7 @@ class Machine:
         self.overflow = False
         self.copied: dict[str, int] = {"h2d": 0, "d2h": 0, "d2d": 0}
         self.watch: Watch | None = None
+        self.ill: Ill | None = None  # where a fault was planted into a whole device
         self._thread = threading.local()
 
     def configure(self, soc: SoC, devices: int, cards: Sequence[str] = ()) -> None:

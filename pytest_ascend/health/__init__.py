@@ -1,0 +1,1 @@
+"""The health of the machine that tests run on."""
