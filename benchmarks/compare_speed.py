@@ -6,7 +6,7 @@ GB/s counts the bytes of both tensors, read once; of a copy, what is read and wh
 is shown with the median behind it, and by CPU time: on a busy machine these are far apart. Extra memory is the growth
 of the process's peak during the run (Linux only). A naive way that needs many times the tensors' memory runs on a tenth
 of the elements.
-"fused" is the compiled loop (``pytest-ascend[fused]``), which large tensors take by themselves.
+"fused" is the compiled loop (``pytest-ascend[fast]``), which large tensors take by themselves.
 """
 
 from __future__ import annotations

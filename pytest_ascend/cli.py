@@ -6,76 +6,9 @@ import argparse
 import importlib
 import json
 import os
-import platform
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib import util
-from typing import NamedTuple
-
-
-class Finding(NamedTuple):
-    """One line of ``pytest-ascend doctor``: what was looked at, what was found, and what to do if it isn't well."""
-
-    name: str
-    found: str
-    ok: bool = True
-    todo: str = ""
-
-    def __str__(self) -> str:
-        mark = "ok " if self.ok else "-- "
-        return f"{mark} {self.name:<10} {self.found}" + (f": {self.todo}" if self.todo else "")
-
-
-def doctor() -> Iterator[Finding]:
-    """Look at what a comparison needs, without initialising a device."""
-    yield Finding("python", platform.python_version())
-    yield Finding("pytest", f"{_version('pytest')}, pytest-ascend {_version('pytest-ascend')}")
-    torch = _version("torch")
-    if torch is None:
-        yield Finding("torch", "not installed", False, "pip install 'pytest-ascend[torch]'")
-    else:
-        yield Finding("torch", torch)
-    numba = _version("numba")
-    if numba is None:
-        todo = "measures tensors of millions of elements faster: pip install 'pytest-ascend[fused]'"
-        yield Finding("numba", "not installed", False, todo)
-    else:
-        yield Finding("numba", f"{numba}, measures tensors of millions of elements")
-    torch_npu, cann = _version("torch_npu"), os.environ.get("ASCEND_HOME_PATH")
-    yield (
-        Finding("torch_npu", torch_npu)
-        if torch_npu
-        else Finding(
-            "torch_npu", "not installed", False, "needed on a machine with an NPU only; the emulated device stands in"
-        )
-    )
-    if cann:
-        yield Finding("CANN", cann)
-    else:
-        todo = "source CANN's set_env.sh, or set TORCH_DEVICE_BACKEND_AUTOLOAD=0 to import torch without it"
-        yield Finding("CANN", "ASCEND_HOME_PATH is not set", False, todo if torch_npu else "needed with torch_npu only")
-    for spec in ("npu", "emulated"):
-        yield _target(spec, torch is not None)
-
-
-def _target(spec: str, torch: bool) -> Finding:
-    if not torch or util.find_spec("torch") is None:
-        return Finding(spec, "unavailable", False, "it needs torch")
-    from pytest_ascend.targets import TargetUnavailable, resolve
-
-    try:
-        return Finding(spec, f"{resolve(spec).title()}, use --ascend-compare={spec}")
-    except TargetUnavailable as error:
-        return Finding(spec, "unavailable", False, str(error))
-
-
-def _version(package: str) -> str | None:
-    from importlib import metadata
-
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def write_tests(arguments: argparse.Namespace) -> str:
@@ -124,10 +57,10 @@ def _refused(command: str, sentence: str) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status is 0, or 1 when ``doctor`` finds no target or ``compare`` a difference."""
+    """Run the command line; the exit status is 0, or 1 when ``doctor`` finds a fault or ``compare`` a difference."""
     parser = argparse.ArgumentParser(prog="pytest-ascend", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("doctor", help="say what this machine can compare with, and what to do about the rest")
+    commands.add_parser("doctor", help="say what this machine has, what is wrong with it, and what to do")
     commands.add_parser("schema", help="print the JSON Schema of the --ascend-json file")
     generate = commands.add_parser(
         "generate", help="write a test file for the API calls of a dump, or for APIs of the catalogue"
@@ -172,10 +105,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(json.dumps(SCHEMA, indent=2))
         return 0
-    findings = list(doctor())
-    for finding in findings:
-        print(finding)
-    return 0 if any(finding.ok for finding in findings if finding.name in ("npu", "emulated")) else 1
+    from pytest_ascend import doctor_cli
+
+    return doctor_cli.run()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ FLOORS = (
     {"settings", "session", "marks", "comparison", "examples", "timing", "perf_child", "benchmark_storage"}
     | {"perf_run", "child_arguments", "error_baselines", "compared_dumps", "overflow_run", "recorded_tests"}
     | {"fixtures", "collect", "run", "report"},
-    {"plugin", "cli", "baseline_cli", "compare_cli", "report_cli"},
+    {"plugin", "cli", "baseline_cli", "compare_cli", "report_cli", "doctor_cli"},
 )
 KNOWS_PYTEST = {
     *("settings", "session", "marks", "comparison", "fixtures", "collect", "plugin"),
@@ -112,7 +112,8 @@ def loaded_by(code: str) -> set[str]:
 @pytest.mark.parametrize(
     "module",
     ["", ".plugin", ".settings", ".session", ".fixtures", ".options", ".cli", ".targets", ".report.terminal",
-     ".report.results_json", ".judge.verdict", ".perf", ".collect", ".cases.pending", ".cases.references"],
+     ".report.results_json", ".judge.verdict", ".perf", ".collect", ".doctor_cli", ".cases.pending",
+     ".cases.references"],
 )  # fmt: skip
 def test_loading_is_light(module: str) -> None:
     assert not loaded_by(f"import pytest_ascend{module}") & HEAVY

@@ -1,1 +1,1 @@
-"""The health of the machine that tests run on."""
+"""Is this machine fit to judge anything? What is installed, what fits together, whether the devices answer."""

@@ -1,4 +1,4 @@
-"""A chunk of a pair of tensors reduced by compiled loops: numba, where it is installed (``pytest-ascend[fused]``).
+"""A chunk of a pair of tensors reduced by compiled loops: numba, where it is installed (``pytest-ascend[fast]``).
 
 Elements are widened to float64 in registers, and all sums and extremes of a chunk are taken there. Chunks, columns and
 their meaning are those of ``metrics._Worker.reduce``, so everything after the loops is shared. Sums may be added in

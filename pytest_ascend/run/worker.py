@@ -95,11 +95,6 @@ class Worker:
         hello, option = self._hello, config.option
         changed: dict[str, Any] = {"usepdb": False, "maxfail": 0, "continue_on_collection_errors": True}
         changed.update(hello["options"])
-            "usepdb": False,
-            "maxfail": 0,
-            "continue_on_collection_errors": True,
-            **hello["options"],
-        }
         if hasattr(option, "numprocesses"):
             changed.update(numprocesses=None, dist="no", tx=[], distload=False)
         vars(option).update(changed)
@@ -198,9 +193,9 @@ class Worker:
         ascend = session.config.stash[KEY]
         if not (ascend.on or ascend.watches):
             return ""
-        from pytest_ascend.health.probe import probe
+        from pytest_ascend.health.pulse import pulse
 
-        return probe(ascend.target())
+        return pulse(ascend.target())
 
     def _sick(self, item: pytest.Item) -> str:
         """What is wrong with the device, after a test that didn't end well; ``""`` where nothing is."""

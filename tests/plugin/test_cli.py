@@ -7,36 +7,7 @@ import sys
 
 import pytest
 
-from pytest_ascend import cli, targets
-
-
-def test_doctor_says_one_line_each(capsys, monkeypatch) -> None:
-    monkeypatch.delenv("ASCEND_HOME_PATH", raising=False)
-    assert cli.main(["doctor"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in lines] == [
-        *("python", "pytest", "torch", "numba", "torch_npu", "CANN", "npu", "emulated")
-    ]
-    assert all(line.startswith(("ok ", "-- ")) for line in lines)
-    assert "use --ascend-compare=emulated" in lines[-1]
-
-
-def test_doctor_fails_where_there_is_no_target(capsys, monkeypatch) -> None:
-    def resolve(spec: str) -> None:
-        raise targets.TargetUnavailable(f"no {spec} here: do this")
-
-    monkeypatch.setattr(targets, "resolve", resolve)
-    assert cli.main(["doctor"]) == 1
-    assert "no emulated here: do this" in capsys.readouterr().out
-
-
-def test_doctor_without_torch(capsys, monkeypatch) -> None:
-    monkeypatch.setattr(cli, "_version", lambda package: None if package == "torch" else "1.0")
-    monkeypatch.setenv("ASCEND_HOME_PATH", "/opt/cann")
-    assert cli.main(["doctor"]) == 1
-    out = capsys.readouterr().out
-    assert "pip install 'pytest-ascend[torch]'" in out
-    assert "/opt/cann" in out
+from pytest_ascend import cli
 
 
 @pytest.mark.parametrize("arguments", [[], ["heal"]])
