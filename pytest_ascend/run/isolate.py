@@ -305,7 +305,7 @@ class IsolatedRun:
         item = self._items[nodeid]
         item.ihook.pytest_runtest_logstart(nodeid=nodeid, location=item.location)
         for plain in reports:
-            report = self._config.hook.pytest_report_from_serializable(config=self._config, data=dict(plain))
+            report = self._config.hook.pytest_report_from_serializable(config=self._config, data=_with_tuples(plain))
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=nodeid, location=item.location)
 
@@ -387,6 +387,17 @@ class IsolatedRun:
         with contextlib.suppress(OSError):
             write_text(path, "\n".join(tests) + "\n")
         return os.path.relpath(path, self._config.invocation_params.dir)
+
+
+def _with_tuples(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """A report's data with the tuples that JSON has made lists of, and that pytest relies on."""
+    found = dict(plain)
+    for name in ("longrepr", "location"):
+        if isinstance(found.get(name), list):
+            found[name] = tuple(found[name])
+    for name in ("user_properties", "sections"):
+        found[name] = [tuple(one) for one in found.get(name) or ()]
+    return found
 
 
 @contextlib.contextmanager

@@ -47,7 +47,7 @@ class Limits:
     def of(cls, memory: int | None, timeout: float, workers: int) -> Limits:
         """The limits of each of some workers; without ``memory``, their part of nine tenths of what is free."""
         each = available_memory() * 9 // (10 * max(1, workers)) if memory is None else memory
-        return cls(each, min(120.0, max(10.0, timeout)))
+        return cls(each, min(120.0, max(3.0, timeout)))
 
 
 class Listener(Protocol):
