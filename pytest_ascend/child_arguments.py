@@ -47,9 +47,6 @@ def command(config: pytest.Config, python: str = sys.executable) -> tuple[str, .
     added = [f"--rootdir={config.rootpath}", "--maxfail=0"]
     if config.inipath is not None:
         added += ["-c", os.fspath(config.inipath)]
-    for name in ("isolate", "resume", "timeout", "isolate_memory", "shard"):  # an ini file may ask for them too
-        if config.getini(f"ascend_{name}"):
-            added += ["-o", f"ascend_{name}={'false' if name in ('isolate', 'resume') else ''}"]
     if config.pluginmanager.hasplugin("xdist"):
         added += ["-n0", "--dist=no"]
     if config.pluginmanager.hasplugin("pytest_cov"):
