@@ -79,7 +79,7 @@ bench-gate: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gate.py --jobs $(JOBS)
 
 fuzz: $(VENV)/.test
-	OMP_NUM_THREADS=1 ASCEND_FUZZ=5000 ASCEND_KILLS=200 $(BIN)/python -m pytest tests/dumps/test_fuzz.py tests/perf/test_store.py
+	OMP_NUM_THREADS=1 ASCEND_FUZZ=5000 ASCEND_KILLS=200 $(BIN)/python -m pytest tests/dumps/test_fuzz.py tests/dumps/test_fuzz_arrays.py tests/perf/test_store.py
 	ASCEND_FUZZ=2000 $(BIN)/python -m pytest tests/perf/test_fuzz_profiles.py
 
 catalogue: $(VENV)/.test

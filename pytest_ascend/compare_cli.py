@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import math
 import os
 import shlex
@@ -13,7 +12,7 @@ import time
 from typing import TextIO
 
 from pytest_ascend.dumps import DumpError
-from pytest_ascend.files import write_text
+from pytest_ascend.files import write_pieces
 from pytest_ascend.options import CRITERIA
 
 __all__ = ["add_arguments", "run"]
@@ -59,6 +58,7 @@ def run(arguments: argparse.Namespace, out: TextIO | None = None, err: TextIO | 
     """Compare, print, write; the exit status: 0, 1 for a failing comparison, 2 for one that can't be made."""
     out, err = out or sys.stdout, err or sys.stderr
     from pytest_ascend.dumps.comparing import compare
+    from pytest_ascend.dumps.rows import json_pieces
     from pytest_ascend.report.compared import as_html, lines
 
     progress = _Progress(err)
@@ -76,11 +76,11 @@ def run(arguments: argparse.Namespace, out: TextIO | None = None, err: TextIO | 
             progress=progress,
         )
         progress.done()
-        content = found.to_dict()
+        content = found.view()
         if arguments.json:
-            write_text(arguments.json, json.dumps(content, allow_nan=False))
+            write_pieces(arguments.json, json_pieces(content))
         if arguments.html:
-            write_text(arguments.html, as_html(content))
+            write_pieces(arguments.html, (f"{line}\n" for line in as_html(content)))
     except (DumpError, ValueError) as error:
         progress.done()
         print(f"pytest-ascend compare: {error}", file=err)

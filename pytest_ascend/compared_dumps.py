@@ -17,8 +17,8 @@ from pytest_ascend.session import KEY, AscendSession, ComparisonFailed
 
 if TYPE_CHECKING:
     from pytest_ascend.dumps.common import Unit
-    from pytest_ascend.dumps.comparing import UnitComparison
     from pytest_ascend.dumps.matching import Matching
+    from pytest_ascend.dumps.rows import Row, UnitComparison
     from pytest_ascend.judge.verdict import CheckResult
 
 __all__ = ["ComparedDump", "PairItem"]
@@ -66,7 +66,7 @@ class PairItem(pytest.Item):
                 row.name.removeprefix(self.call + "."), row.verdict, row.kind, row.reason, row.status, row.dtype,
                 metrics=self.parent.metrics.get(row.name),
             )
-            for row in found.by_call.get(self.call, ())
+            for row in self.parent.by_call.get(self.call, ())
         ]  # fmt: skip
         if not outputs:
             return CheckResult(Verdict.PASS, **rest)
@@ -109,6 +109,7 @@ class ComparedDump(pytest.File):
         settings = self.config.stash[KEY].settings
         self.golden = str(self.config.invocation_params.dir / str(settings.golden))
         self.metrics: dict[str, Any] = {}
+        self.by_call: dict[str, list[Row]] = {}
         self.marks: dict[str, str] = {}
         try:
             self.mapping = read_mapping(settings.mapping)
@@ -150,6 +151,8 @@ class ComparedDump(pytest.File):
             assert self._sides is not None
             settings = self.config.stash[KEY].settings
             rule = Rule(settings.criterion or "auto", settings.cosine, settings.max_abs)
-            self._found = compare_units(*self._sides, "", self.mapping, rule, metrics=self.metrics)
+            self._found = compare_units(
+                *self._sides, "", self.mapping, rule, metrics=self.metrics, by_call=self.by_call
+            )
             self.marks = {state.name: state.mark for state in self._found.calls}
         return self._found

@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["write_text", "write_whole"]
+__all__ = ["write_pieces", "write_text", "write_whole"]
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a file, making its folder. Raises ``OSError``; then the old file is still whole."""
     write_whole(path, lambda file: file.write(text.encode()))
+
+
+def write_pieces(path: str | os.PathLike[str], pieces: Iterable[str]) -> None:
+    """As :func:`write_text`, of a text that is made while it is written."""
+    write_whole(path, lambda file: file.writelines(piece.encode() for piece in pieces))
 
 
 def write_whole(path: str | os.PathLike[str], write: Callable[[IO[bytes]], Any]) -> None:

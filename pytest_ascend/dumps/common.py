@@ -118,6 +118,10 @@ class Unit(Protocol):
         """Where each call was made, where the dump says it."""
         ...
 
+    def rest(self) -> None:
+        """Give back what memory can be had again; whoever asks next waits for it."""
+        ...
+
 
 @dataclass
 class Side:

@@ -8,171 +8,23 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pytest_ascend.dumps.common import Call, Part, Stored, Unit
-from pytest_ascend.dumps.divergence import Found, State, judge_calls
+from pytest_ascend.dumps.divergence import State, judge_calls
 from pytest_ascend.dumps.mapping import Mapped, read_mapping
-from pytest_ascend.dumps.matching import Match, Matching, match
+from pytest_ascend.dumps.matching import Match, match
 from pytest_ascend.dumps.msit import token_ranges
 from pytest_ascend.dumps.msprobe import Name
-from pytest_ascend.dumps.pairs import Judged, Rule, judge_pair, status_of
+from pytest_ascend.dumps.pairs import Judged, Rule, judge_pair
+from pytest_ascend.dumps.rows import DumpComparison, Row, Tally, UnitComparison, Units
 from pytest_ascend.dumps.sides import open_side, paired_units
-from pytest_ascend.dumps.summaries import AGREED
 from pytest_ascend.dumps.text import DumpError
-from pytest_ascend.judge.verdict import Kind, Metrics, Verdict, jsonable
+from pytest_ascend.judge.verdict import Kind, Metrics, Verdict
 
 __all__ = ["DumpComparison", "Row", "UnitComparison", "compare", "compare_call", "compare_units"]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One tensor, or one plain argument, of both dumps.
-
-    Attributes:
-        name: the golden's: ``Functional.linear.0.forward.output.0``.
-        target: the target's where it is another, else empty.
-        evidence: ``values``, ``statistics``, ``checksum``, ``argument`` or ``none``: what the verdict rests on.
-        dtype, shape: the golden's and, where they differ, after an arrow the target's.
-        cosine, max_abs, max_rel, rmse: of the target against the golden; None where values weren't compared.
-        role: ``input``, ``parameter`` or ``output`` of its call.
-    """
-
-    name: str
-    target: str
-    role: str
-    verdict: Verdict
-    evidence: str
-    kind: Kind | None = None
-    reason: str = ""
-    dtype: str = ""
-    shape: str = ""
-    cosine: float | None = None
-    max_abs: float | None = None
-    max_rel: float | None = None
-    rmse: float | None = None
-
-    @property
-    def status(self) -> str:
-        """As :func:`~pytest_ascend.dumps.pairs.status_of` tells it."""
-        return status_of(self.verdict, self.reason)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Strict JSON form."""
-        found = {name: jsonable(getattr(self, name)) for name in self.__slots__}
-        return {**found, "status": self.status}
-
-
-@dataclass
-class UnitComparison:
-    """One step of one rank, or one round, of both dumps.
-
-    Attributes:
-        name: of the place: ``step0/rank0``.
-        rows: in the golden's order.
-        by_call: the rows of a pair, and of what can't be read, by the golden call's name.
-        calls: what was found of each pair of calls; the same order.
-        matching: who found whom, and who found nobody.
-        divergence: where it began.
-    """
-
-    name: str
-    golden: str
-    target: str
-    rows: list[Row] = field(default_factory=list)
-    by_call: dict[str, list[Row]] = field(default_factory=dict)
-    calls: list[State] = field(default_factory=list)
-    matching: Matching = field(default_factory=Matching)
-    divergence: Found = field(default_factory=Found)
-    stacks: dict[str, list[str]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class DumpComparison:
-    """What comparing two dumps found. ``to_dict`` is the JSON form; ``first_divergence`` a call's name or None."""
-
-    golden: str
-    target: str
-    units: tuple[UnitComparison, ...]
-    golden_only_units: tuple[str, ...] = ()
-    target_only_units: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def rows(self) -> Iterator[Row]:
-        """Of all units."""
-        return (row for unit in self.units for row in unit.rows)
-
-    @property
-    def verdict(self) -> Verdict:
-        """The worst of all rows; NOT_EXERCISED where nothing was compared."""
-        compared = [row.verdict for row in self.rows if row.evidence != "none" or row.verdict is Verdict.INFRA]
-        if not compared:
-            return Verdict.NOT_EXERCISED
-        return max((row.verdict for row in self.rows), key=lambda v: v.severity)
-
-    @property
-    def passed(self) -> bool:
-        """Whether no row fails, and something was compared."""
-        return self.verdict.outcome in ("passed", "noted")
-
-    @property
-    def first_divergence(self) -> str | None:
-        """The first call whose inputs agree and whose outputs don't, of the first unit that has one."""
-        return next((u.divergence.first for u in self.units if u.divergence.first is not None), None)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How many rows have each verdict."""
-        return {str(verdict): count for verdict, count in Counter(row.verdict for row in self.rows).items()}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Strict JSON form."""
-        return {
-            "schema": 1,
-            "golden": self.golden,
-            "target": self.target,
-            "verdict": str(self.verdict),
-            "passed": self.passed,
-            "summary": self.counts,
-            "evidence": dict(Counter(row.evidence for row in self.rows)),
-            "first_divergence": self.first_divergence,
-            "notes": list(self.notes),
-            "golden_only_units": list(self.golden_only_units),
-            "target_only_units": list(self.target_only_units),
-            "units": [_unit_dict(unit) for unit in self.units],
-        }
-
-
-def _unit_dict(unit: UnitComparison) -> dict[str, Any]:
-    how = {m.golden: m for m in unit.matching.matches}
-    return {
-        "name": unit.name,
-        "golden": unit.golden,
-        "target": unit.target,
-        "first_divergence": unit.divergence.first,
-        "source": unit.divergence.source,
-        "culprits": list(unit.divergence.culprits),
-        "victims": unit.divergence.victims,
-        "stacks": unit.stacks,
-        "golden_only": unit.matching.golden_only,
-        "target_only": unit.matching.target_only,
-        "calls": [
-            {
-                "name": state.name,
-                "target": how[state.name].target if state.name in how else state.name,
-                "how": how[state.name].how if state.name in how else "",
-                "inputs": state.inputs,
-                "outputs": state.outputs,
-                "mark": state.mark,
-            }
-            for state in unit.calls
-        ],
-        "rows": [row.to_dict() for row in unit.rows],
-    }
 
 
 def compare(
@@ -218,23 +70,16 @@ def compare(
     if (tokens or golden_tokens) and "msit" not in (golden.kind, target.kind):
         raise DumpError(f"tokens are rounds of a dump of msit, and neither {golden.path} nor {target.path} is one")
     pairs, golden_only, target_only, notes = paired_units(golden, target)
-    units = [compare_units(a, b, name, mapped, rule, progress) for name, a, b in pairs]
-    found = DumpComparison(
-        os.fspath(golden_path), os.fspath(target_path), tuple(units), tuple(golden_only), tuple(target_only)
-    )
-    return replace(found, notes=(*golden.notes, *target.notes, *notes, *_notes(found)))
-
-
-def _notes(found: DumpComparison) -> Iterator[str]:
-    evidence = Counter(row.evidence for row in found.rows if row.status != "fail")
-    if evidence["statistics"]:
-        yield f"{evidence['statistics']} tensors: {AGREED}"
-    if evidence["checksum"]:
-        yield f"{evidence['checksum']} tensors were compared by a CRC-32 of their bytes: equal or not, nothing between"
-    dtypes = Counter(row.dtype for row in found.rows if "->" in row.dtype and row.kind is not Kind.dtype)
-    for pair, count in dtypes.items():
-        sides = pair.replace("->", " in the golden and ")
-        yield f"{count} tensors are {sides} in the target: judged at the lower precision"
+    units, tally = Units(), Tally()
+    for name, a, b in pairs:
+        unit = compare_units(a, b, name, mapped, rule, progress)
+        a.rest()
+        b.rest()
+        tally.add(unit)
+        units.append(unit)
+    notes = [*golden.notes, *target.notes, *notes, *tally.notes()]
+    alone = tuple(golden_only), tuple(target_only)
+    return DumpComparison(os.fspath(golden_path), os.fspath(target_path), units, *alone, tuple(notes), tally)
 
 
 def compare_units(
@@ -245,14 +90,20 @@ def compare_units(
     rule: Rule,
     progress: Callable[[int, int], None] | None = None,
     metrics: dict[str, Metrics] | None = None,
+    by_call: dict[str, list[Row]] | None = None,
 ) -> UnitComparison:
-    """One unit of each side, all of it; ``metrics``, where given, gets those of each row by its name."""
+    """One unit of each side, all of it.
+
+    ``metrics`` and ``by_call``, where given, get the metrics of each row by its name, and the rows of each pair, and of
+    what can't be read, by the golden call's name.
+    """
     matching = match(golden, target, mapped)
     result = UnitComparison(name, golden.path, target.path, matching=matching)
     for side in (golden, target):
         for broken in side.broken:
             result.rows.append(Row(broken.name, "", "output", Verdict.INFRA, "none", reason=broken.reason))
-            result.by_call.setdefault(broken.name, []).append(result.rows[-1])
+            if by_call is not None:
+                by_call.setdefault(broken.name, []).append(result.rows[-1])
     gone = {broken.name for side in (golden, target) for broken in side.broken}
     matching.golden_only = [n for n in matching.golden_only if n not in gone]
     matching.target_only = [n for n in matching.target_only if n not in gone]
@@ -260,7 +111,8 @@ def compare_units(
     for number, one in enumerate(matching.matches):
         rows = compare_call(golden, target, one, mapped, rule, drift, metrics)
         result.rows += rows
-        result.by_call.setdefault(one.golden, []).extend(rows)
+        if by_call is not None:
+            by_call.setdefault(one.golden, []).extend(rows)
         result.calls.append(State(one.golden, _agree(rows, ("input", "parameter")), _agree(rows, ("output",))))
         if progress is not None:
             progress(number + 1, len(matching.matches))

@@ -57,6 +57,9 @@ class FilesUnit:
         """Nothing is known of it."""
         return {}
 
+    def rest(self) -> None:
+        """It holds names alone."""
+
 
 def open_files(path: str) -> Side:
     """The tensors' files at a path. Raises ``DumpError`` when there are none."""

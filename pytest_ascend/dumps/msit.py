@@ -82,6 +82,9 @@ class MsitUnit:
         """msit writes none."""
         return {}
 
+    def rest(self) -> None:
+        """It holds names alone."""
+
     @cached_property
     def size(self) -> tuple[int, ...]:
         """How many elements the first tensors have that can be read: what tells a prompt's round from a warm-up's."""

@@ -6,7 +6,8 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_ascend.dumps.common import Broken, Call, Part, Stored
@@ -45,19 +46,32 @@ class MsprobeUnit:
     """
 
     def __init__(self, path: str) -> None:
-        self.dump = Dump.read(path)
-        self.path, self.framework = path, self.dump.framework
-        self.step, self.rank = self.dump.step, self.dump.rank
+        self.path = path
         self.broken: Sequence[Broken] = []
-        self._at = self._listed()
         self._folder: int | None = None
+        self._wake()
+        self.framework, self.step, self.rank = self.dump.framework, self.dump.step, self.dump.rank
+
+    def _wake(self) -> None:
+        self.dump = Dump.read(self.path)
+        self._at = self._listed()
+        self._rests = False
+
+    def rest(self) -> None:
+        """Forget the text of the file, which is read again when somebody asks for a call; close its folder."""
+        self.dump, self._at, self._rests = replace(self.dump, _text=""), {}, True
+        self._close()
 
     def names(self) -> list[str]:
-        """Of its calls, in the order they were recorded."""
+        """Of its calls, in the order they were recorded. Raises ``DumpError`` when the file is gone since."""
+        if self._rests:
+            self._wake()
         return list(self._at)
 
     def call(self, name: str) -> Call:
         """One call. Raises ``DumpError`` when its entry isn't what msprobe writes."""
+        if self._rests:
+            self._wake()
         cursor = Cursor(self.path, self.dump._text, self._at[name])
         value = cursor.value(short(name))
         parsed = Name.parse(name) if self.dump.level != "debug" else None
@@ -171,9 +185,10 @@ class MsprobeUnit:
 
     # -- values ---------------------------------------------------------------------------------------------------
 
-    @cached_property
     def _directory(self) -> int:
         """The folder of the tensors, opened once; it can't be a link that leads elsewhere."""
+        if self._folder is not None:
+            return self._folder
         path = os.path.join(os.path.dirname(os.path.abspath(self.path)), FOLDER)
         flags = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
         try:
@@ -182,9 +197,14 @@ class MsprobeUnit:
             raise DumpError(f"{path}: can't be opened: {error.strerror or error}") from None
         return self._folder
 
-    def __del__(self) -> None:
-        if (folder := getattr(self, "_folder", None)) is not None:
+    def _close(self) -> None:
+        folder, self._folder = self._folder, None
+        if folder is not None:
             os.close(folder)
+
+    def __del__(self) -> None:
+        if getattr(self, "_folder", None) is not None:
+            self._close()
 
     def _held(self, spec: TensorSpec, place: str) -> Held:
         from pytest_ascend.dumps import arrays
@@ -195,7 +215,7 @@ class MsprobeUnit:
             raise DumpError(f"{where} is no file name: a dump's tensors lie in its own folder {FOLDER}")
         if spec.nbytes > LARGEST:
             raise DumpError(f"{where}: {spec.nbytes >> 30} GiB are declared, more than the {LARGEST >> 30} GiB read")
-        data = arrays.read_file(name, where, folder=self._directory, most=2 * spec.nbytes + _OVERHEAD)
+        data = arrays.read_file(name, where, folder=self._directory(), most=2 * spec.nbytes + _OVERHEAD)
         if name.endswith(".npy"):
             held = arrays.npy(data, where)
             if spec.dtype == "bfloat16" and held.dtype == "float32":

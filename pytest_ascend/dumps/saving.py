@@ -11,13 +11,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from pytest_ascend.dumps.figures import figures, named
 from pytest_ascend.dumps.tensor_files import Room, parts
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["MEMORY", "NOT_SAVED", "Job", "Rooms", "Saver"]
 
@@ -147,6 +146,7 @@ class Saver:
             self._jobs.put(job)
         if job.remember is not None:
             job.remember(job)
+            job.remember = None
 
     def room(self, tensor: torch.Tensor, nbytes: int) -> Room | None:
         """Memory for a copy of a tensor, to be given back with its job; None where it doesn't need such."""

@@ -40,7 +40,9 @@ def open_side(path: str | os.PathLike[str], tokens: str | None = None) -> Side:
     notes = []
     for one in found:
         try:
-            units.append(MsprobeUnit(one))
+            units.append(unit := MsprobeUnit(one))
+            if len(found) > 1:
+                unit.rest()
         except DumpError as error:
             if len(found) == 1:
                 raise

@@ -17,12 +17,11 @@ import pickle
 import struct
 import sys
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from pytest_ascend.dumps.dtypes import CODES, STORAGES
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["SUFFIXES", "Room", "crc32", "parts", "values"]
 
@@ -35,8 +34,6 @@ _DOS_DATE = 0x21  # 1980-01-01, as torch writes it
 
 def values(tensor: torch.Tensor) -> memoryview:
     """The bytes of a contiguous tensor on the CPU, without a copy."""
-    import torch
-
     flat = tensor.detach().reshape(-1)
     return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else memoryview(b"")  # type: ignore[arg-type]
 
@@ -76,8 +73,6 @@ def _named(dtype: torch.dtype) -> str:
 
 
 def _as_torch_saves(tensor: torch.Tensor) -> memoryview:
-    import torch
-
     file = io.BytesIO()
     torch.save(tensor, file)
     return file.getbuffer()
@@ -93,8 +88,6 @@ def _safetensors_head(dtype: str, shape: tuple[int, ...], nbytes: int) -> bytes:
 @functools.lru_cache(maxsize=4096)
 def _pickled(dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], numel: int) -> bytes:
     """``data.pkl``: how torch describes a tensor whose values lie in record ``data/0``."""
-    import torch
-
     file = io.BytesIO()
     pickler = _Pickler(file, protocol=2)
     pickler.dump(_Described(getattr(torch, STORAGES[dtype]), shape, strides, numel))

@@ -22,15 +22,14 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pytest_ascend.dumps.figures import SMALL, Seen, figures, figures_on_device, named
+import torch
+
+from pytest_ascend.dumps.figures import SMALL, Figures, Seen, figures, figures_on_device, named
 from pytest_ascend.dumps.saving import MEMORY, NOT_SAVED, Job, Rooms, Saver
 from pytest_ascend.dumps.tensor_files import SUFFIXES, crc32
 from pytest_ascend.dumps.tensors import FOLDER
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["FORMATS", "TASKS", "Frame", "Limits", "Taken", "Writer"]
 
@@ -197,7 +196,7 @@ class Writer:
             return {"type": kind}
         described: dict[str, Any] = {
             "type": "torch.Tensor",
-            "dtype": str(tensor.dtype),
+            "dtype": _named(tensor.dtype),
             "shape": list(tensor.shape),
             "Max": None,
             "Min": None,
@@ -205,49 +204,55 @@ class Writer:
             "Norm": None,
             "requires_grad": tensor.requires_grad,
         }
-        if not tensor.numel():
-            return described
-        if self.task == "tensor":
-            self._values(tensor, described, name, part, taken)
-        else:
-            self._figures(tensor, described)
+        if tensor.numel():
+            if self.task == "tensor":
+                self._values(tensor, described, name, part, taken)
+            else:
+                self._figures(tensor, described)
         return described
+
+    def _known(self, tensor: torch.Tensor) -> Figures:
+        """The figures of a tensor on the CPU; not taken again where it is the same as before."""
+        if tensor.numel() <= SMALL:
+            return figures(tensor)
+        key = tensor.data_ptr(), tensor.numel(), 0 in tensor.stride()
+        slot, total, known = self._seen.find(tensor, key)
+        if known is None:
+            known = figures(tensor, total)
+            self._seen.remember(slot, total, known)
+        return known  # type: ignore[no-any-return]
+
+    def _checksum(self, tensor: torch.Tensor) -> str:
+        """Of a tensor on the CPU, likewise. Permuting changes no figure, but it does change the order of the bytes."""
+        key = tensor.data_ptr(), tensor.stride(), tensor.shape
+        slot, total, known = self._seen.find(tensor, key)
+        if known is None:
+            known = crc32(_packed(tensor))
+            self._seen.remember(slot, total, known)
+        return known  # type: ignore[no-any-return]
 
     def _figures(self, tensor: torch.Tensor, described: dict[str, Any]) -> None:
         """The figures alone; with a checksum where that is the task."""
-        md5 = self.task == "md5"
         if not tensor.is_cpu:
             waiting = figures_on_device(tensor)
-            if waiting is not None and not md5:
+            if waiting is not None and self.task != "md5":
                 with self._lock:
                     self._pending.append((described, waiting))
                     if len(self._pending) >= _PENDING:
                         self._fetch()
                 return
             tensor = tensor.cpu()
-        if not md5 and tensor.numel() <= SMALL:
-            high, low, mean, norm = figures(tensor)
-            described["Max"], described["Min"], described["Mean"], described["Norm"] = high, low, mean, norm
-            return
-        strides = tensor.stride()
-        # Permuting changes no figure, but it does change the order of the bytes.
-        key = (tensor.data_ptr(), strides, tensor.shape) if md5 else (tensor.data_ptr(), tensor.numel(), 0 in strides)
-        where, total, known = self._seen.find(tensor, key)
-        if known is None:
-            known = named(figures(tensor, total))
-            if md5:
-                known["md5"] = crc32(_packed(tensor))
-            if where is not None:
-                _remember(where, key, total, known)
-        described.update(known)
+        described["Max"], described["Min"], described["Mean"], described["Norm"] = self._known(tensor)
+        if self.task == "md5":
+            described["md5"] = self._checksum(tensor)
 
     def _values(self, tensor: torch.Tensor, described: dict[str, Any], name: str, part: str, taken: Taken) -> None:
         """The values, in a file; the figures are taken by the thread that writes it."""
         limits, nbytes = self.limits, tensor.numel() * tensor.element_size()
-        where, total, known = None, None, None
+        slot, total, known = None, None, None
         key = (tensor.data_ptr(), tensor.stride(), tensor.shape) if tensor.is_cpu else ()
         if tensor.is_cpu:
-            where, total, known = self._seen.find(tensor, key)
+            slot, total, known = self._seen.find(tensor, key)
         file = re.sub(r"[^\w.\-]", "_", f"{name}.{part}{SUFFIXES[self.form]}")
         if known is not None:
             described["data_name"] = file
@@ -282,8 +287,8 @@ class Writer:
             held = _packed(tensor, copy=True)
         described["data_name"] = file
         job = Job(file, described, held, held.nbytes, measure=not sampled, total=total, room=room)
-        if where is not None:
-            job.remember = functools.partial(_remember, where, key, total)
+        if slot is not None:
+            job.remember = functools.partial(self._seen.remember, slot, total)
         taken.append(job)
 
     def _figures_alone(self, tensor: torch.Tensor, described: dict[str, Any], why: str) -> None:
@@ -400,11 +405,6 @@ def _write(path: str, text: str) -> None:
         raise
 
 
-def _remember(where: dict[Any, tuple[float, Any]], key: Any, total: float | None, what: Any) -> None:
-    if total is not None:
-        where[key] = total, what
-
-
 def _fewer(count: int) -> Iterator[int]:
     while count:
         count = count * 2 // 3
@@ -413,16 +413,12 @@ def _fewer(count: int) -> Iterator[int]:
 
 def _packed(tensor: torch.Tensor, copy: bool = False) -> torch.Tensor:
     """The values as they are packed in a file, on the CPU: a conjugate as the numbers that it stands for."""
-    import torch
-
     held = tensor.detach().resolve_conj().resolve_neg()
     return held.to("cpu", copy=copy, memory_format=torch.contiguous_format).contiguous()
 
 
 def _other(value: Any) -> dict[str, Any]:
     """A value of a type that only torch or Python has; of any other the type alone."""
-    import torch
-
     if isinstance(value, slice) and all(type(part) in (int, type(None)) for part in _parts(value)):
         return {"type": "slice", "value": _parts(value)}
     if value is ...:
@@ -443,8 +439,6 @@ def _parts(value: slice) -> list[Any]:
 
 def _not_plain(tensor: torch.Tensor) -> str | None:
     """What a tensor is that has no plain memory to copy, as a type that readers take for unknown; else None."""
-    import torch
-
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return "functorch.wrapped tensor"
     if tensor.layout is not torch.strided:
@@ -456,6 +450,9 @@ def _not_plain(tensor: torch.Tensor) -> str | None:
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return f"{type(tensor).__module__}.{type(tensor).__qualname__} (a subclass)"
     return None
+
+
+_named = functools.lru_cache(maxsize=64)(str)  # of dtypes, as torch calls them
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,13 +1,14 @@
 """Two compared dumps for people: the verdict first, then where it began, then the worst; never a wall of numbers.
 
-Reads what ``DumpComparison.to_dict`` gives.
+Reads what ``DumpComparison.view`` gives.
 """
 
 from __future__ import annotations
 
+import heapq
 import html
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_ascend.judge.verdict import Verdict
@@ -18,6 +19,7 @@ __all__ = ["as_html", "lines"]
 _WORST = 10
 _ALONE = 5
 _PLACES = 3
+_Marked = tuple[str, Mapping[str, Any], str]
 
 
 def lines(found: Mapping[str, Any], *, everything: bool = False, more: str = "") -> Iterator[Line]:
@@ -28,31 +30,42 @@ def lines(found: Mapping[str, Any], *, everything: bool = False, more: str = "")
         everything: all rows, also those that agree.
         more: the command that shows them.
     """
-    rows = [row for unit in found["units"] for row in unit["rows"]]
-    passed = found["passed"]
-    yield Line(f"{found['verdict']}: {_headline(found, rows)}", "green" if passed else "red")
+    units, passed = found["units"], found["passed"]
+    count = sum(found["statuses"].values())
+    yield Line(f"{found['verdict']}: {_headline(found, count)}", "green" if passed else "red")
     yield Line(f"golden {_text(found['golden'])}")
     yield Line(f"target {_text(found['target'])}")
-    for unit in found["units"]:
-        yield from _began(unit, many=len(found["units"]) > 1)
-    yield from _worst(found, everything)
-    yield from _alone(found, everything)
+    many = len(units) > 1
+    worst: list[_Marked] = []
+    alone: dict[str, list[str]] = {"golden": [], "target": []}
+    for unit in units:  # once: units may have to be read
+        yield from _began(unit, many=many)
+        if not everything:
+            noted = (one for one in _marked(unit, many=many) if one[1]["status"] != "pass")
+            worst = heapq.nsmallest(_WORST, (*worst, *noted), key=lambda one: _badness(one[1]))
+        for side, names in alone.items():
+            names += unit[f"{side}_only"]
+    if everything:
+        yield from _all(units)
+    else:
+        yield from _worst(worst, count - found["statuses"].get("pass", 0))
+    for side, names in alone.items():
+        yield from _alone(side, [*names, *found[f"{side}_only_units"]], everything)
     yield from (Line(f"note: {_text(note)}") for note in found["notes"])
-    if more and not everything and rows:
+    if more and not everything and count:
         yield Line(f"all of it: {more}")
 
 
-def _headline(found: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> str:
-    if not rows:
+def _headline(found: Mapping[str, Any], count: int) -> str:
+    if not count:
         return "nothing was compared: no call of one dump has a partner in the other"
-    failing = sum(row["status"] == "fail" for row in rows)
+    failing, noted = (found["statuses"].get(name, 0) for name in ("fail", "warning"))
     unread = found["summary"].get("INFRA", 0)
-    noted = sum(row["status"] == "warning" for row in rows)
-    parts = [f"{failing - unread} of {len(rows)} tensors and arguments differ" if failing - unread else ""]
+    parts = [f"{failing - unread} of {count} tensors and arguments differ" if failing - unread else ""]
     parts.append(f"{unread} can't be read" if unread else "")
     if not failing:
-        values = sum(row["evidence"] == "values" for row in rows)
-        parts.append(f"all {len(rows)} tensors agree" + ("" if values == len(rows) else f", {values} by their values"))
+        values = found["evidence"].get("values", 0)
+        parts.append(f"all {count} tensors agree" + ("" if values == count else f", {values} by their values"))
     parts.append(f"{noted} with a note" if noted else "")
     return ", ".join(part for part in parts if part)
 
@@ -85,24 +98,31 @@ def _began(unit: Mapping[str, Any], *, many: bool) -> Iterator[Line]:
         yield Line(f"{where}{unit['victims']} calls are victims: their inputs differed already")
 
 
-def _worst(found: Mapping[str, Any], everything: bool) -> Iterator[Line]:
-    many = len(found["units"]) > 1
-    marked = []
-    for unit in found["units"]:
-        marks = {call["name"]: call["mark"] for call in unit["calls"]}
-        for row in unit["rows"]:
-            marked.append((f"{unit['name']}/" if many and unit["name"] else "", row, _mark(row, marks)))
-    shown = [one for one in marked if everything or one[1]["status"] != "pass"]
-    if not everything:
-        shown.sort(key=lambda one: _badness(one[1]))
-    count = len(shown) if everything else _WORST
-    if shown:
-        yield Line("every row:" if everything else "the worst:")
-    for where, row, mark in shown[:count]:
-        colour = {"fail": "red", "warning": "yellow"}.get(row["status"], "")
-        yield Line(f"    {where}{_row(row)}" + (f" [{mark}]" if mark else ""), colour)
-    if len(shown) > count:
-        yield Line(f"    and {len(shown) - count} more")
+def _marked(unit: Mapping[str, Any], *, many: bool) -> Iterator[_Marked]:
+    marks = {call["name"]: call["mark"] for call in unit["calls"]}
+    where = f"{unit['name']}/" if many and unit["name"] else ""
+    return ((where, row, _mark(row, marks)) for row in unit["rows"])
+
+
+def _worst(worst: Sequence[_Marked], count: int) -> Iterator[Line]:
+    if worst:
+        yield Line("the worst:")
+    yield from (_shown(one) for one in worst)
+    if count > len(worst):
+        yield Line(f"    and {count - len(worst)} more")
+
+
+def _all(units: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
+    if any(unit["rows"] for unit in units):
+        yield Line("every row:")
+    for unit in units:
+        yield from (_shown(one) for one in _marked(unit, many=len(units) > 1))
+
+
+def _shown(one: _Marked) -> Line:
+    where, row, mark = one
+    colour = {"fail": "red", "warning": "yellow"}.get(row["status"], "")
+    return Line(f"    {where}{_row(row)}" + (f" [{mark}]" if mark else ""), colour)
 
 
 def _mark(row: Mapping[str, Any], marks: Mapping[str, str]) -> str:
@@ -135,17 +155,15 @@ def _number(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, (int, float)) else str(value)
 
 
-def _alone(found: Mapping[str, Any], everything: bool) -> Iterator[Line]:
-    for side in ("golden", "target"):
-        names = [name for unit in found["units"] for name in unit[f"{side}_only"]] + list(found[f"{side}_only_units"])
-        if not names:
-            continue
-        yield Line(f"{len(names)} in the {side} alone:", "yellow")
-        count = len(names) if everything else _ALONE
-        for name in names[:count]:
-            yield Line(f"    {_text(name)}")
-        if len(names) > count:
-            yield Line(f"    and {len(names) - count} more")
+def _alone(side: str, names: Sequence[str], everything: bool) -> Iterator[Line]:
+    if not names:
+        return
+    yield Line(f"{len(names)} in the {side} alone:", "yellow")
+    count = len(names) if everything else _ALONE
+    for name in names[:count]:
+        yield Line(f"    {_text(name)}")
+    if len(names) > count:
+        yield Line(f"    and {len(names) - count} more")
 
 
 def _text(value: Any) -> str:
@@ -167,12 +185,8 @@ details > summary { cursor: pointer; margin: 1rem 0 } .k { color: #666 }
 _COLUMNS = ("verdict", "name", "dtype", "shape", "cosine", "max abs", "max rel", "evidence", "reason")
 
 
-def as_html(found: Mapping[str, Any]) -> str:
-    """The comparison as one page that loads nothing and runs nothing; everything out of a dump is escaped."""
-    return "\n".join(_page(found))
-
-
-def _page(found: Mapping[str, Any]) -> Iterator[str]:
+def as_html(found: Mapping[str, Any]) -> Iterator[str]:
+    """The comparison as the lines of one page that loads nothing and runs nothing; what dumps hold is escaped."""
     status = "pass" if found["passed"] else "fail"
     title = f"{found['verdict']}: {found['golden']} and {found['target']}"
     yield '<!doctype html><html lang="en"><head><meta charset="utf-8">'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,10 @@ import torch
 from dumped import atb, msprobe
 
 import pytest_ascend as pa
-from pytest_ascend.dumps import DumpError
+from pytest_ascend.dumps import DumpError, rows
 from pytest_ascend.dumps.msit import token_ranges
 from pytest_ascend.judge.verdict import Kind, Verdict
+from pytest_ascend.report.compared import as_html, lines
 
 
 @pytest.fixture
@@ -302,6 +304,32 @@ def test_steps_and_ranks_are_paired(tmp_path) -> None:
     assert [unit.name for unit in found.units] == ["step0/rank0", "step0/rank1", "step1/rank0", "step1/rank1"]
     assert len(found.target_only_units) == 2
     assert found.golden_only_units == ()
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_units_that_lie_on_disk_read_as_those_in_memory(tmp_path, monkeypatch, everything) -> None:
+    for side in ("golden", "target"):
+        for step in range(5):
+            y = X * 2 if side == "target" and step % 2 else X
+            calls = {**relu(X, y), f"Torch.{side}.0.forward": {"input_args": [X], "output": [X]}}
+            msprobe(tmp_path / side / f"step{step}" / "rank0", calls)
+    sides = tmp_path / "golden", tmp_path / "target"
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    held = pa.dumps.compare(*sides)
+    monkeypatch.setattr(rows, "_IN_MEMORY", 3)
+    found = pa.dumps.compare(*sides)
+    assert held.units.in_memory
+    assert not found.units.in_memory
+    assert (found.verdict, found.first_divergence, found.counts) == (Verdict.FAIL, "Torch.relu.0.forward", held.counts)
+    assert list(found.rows) == list(held.rows)
+    assert found.units[-1].name == "step4/rank0"
+    assert [unit.name for unit in found.units[1:3]] == ["step1/rank0", "step2/rank0"]
+    assert json.loads("".join(rows.json_pieces(found.view()))) == held.to_dict()
+    assert list(lines(found.view(), everything=everything)) == list(lines(held.to_dict(), everything=everything))
+    assert list(as_html(found.view())) == list(as_html(held.to_dict()))
+    if before:
+        del found
+        assert len(os.listdir("/proc/self/fd")) <= before  # no folder of a unit that is done stays open
 
 
 # -- the mapping -----------------------------------------------------------------------------------------------------
