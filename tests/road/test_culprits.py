@@ -5,16 +5,14 @@ The faults are those of benchmarks/culprits/faults.py, which tries all forty.
 
 from __future__ import annotations
 
-import importlib.util
 import pickle
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import pytest_ascend as pa
+from benchmarks.culprits import faults as planted
 from pytest_ascend.cases.case import Case
 from pytest_ascend.judge.culprit import Culprit
 from pytest_ascend.judge.verdict import CheckResult, Verdict
@@ -22,16 +20,6 @@ from pytest_ascend.observe import ops
 
 pytest.importorskip("transformers")
 
-
-def _load():
-    path = Path(__file__).parents[2] / "benchmarks" / "culprits" / "faults.py"
-    spec = importlib.util.spec_from_file_location("culprit_faults", path)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look it up
-    spec.loader.exec_module(module)
-    return module
-
-
-planted = _load()
 # The benchmark tries all forty; here those that differ in kind.
 CHOSEN = [
     ("minilm", "addmm"),
