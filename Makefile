@@ -7,14 +7,17 @@ MINT   ?= .venv-mint
 JOBS   ?= 2
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-mint test-perf lint bench bench-judgement bench-gate bench-gate-real catalogue bench-catalogue bench-culprits fuzz clean help
+.PHONY: demo test test-mint test-perf test-packaging test-docs docs lint bench bench-judgement bench-gate bench-gate-real catalogue bench-catalogue bench-culprits fuzz clean help
 
 help:
 	@echo "make demo   run the examples on the emulated NPU, then each API that a recorded MiniLM calls, then time some"
 	@echo "make test   run the tests with coverage"
 	@echo "make test-mint  run mindspore.mint on MindSpore's CPU kernels against torch, in $(MINT)"
 	@echo "make test-perf  time real processes against a commit, with a planted slowdown"
-	@echo "make lint   ruff and mypy --strict"
+	@echo "make test-packaging  build wheel and source distribution, install and use them in clean environments; run the gate"
+	@echo "make test-docs  run every command that README and documentation show"
+	@echo "make docs   make the documentation's pages in site/"
+	@echo "make lint   ruff, mypy --strict, and actionlint on the workflows"
 	@echo "make bench  print the speed of the emulated device, the comparison and the plugin"
 	@echo "make bench-judgement  print how often each criterion blames right results and lets planted faults pass"
 	@echo "make bench-gate  print how often the performance gate raises a false alarm and what it finds, in simulated noise"
@@ -46,10 +49,20 @@ test-mint:
 test-perf: $(VENV)/.test
 	OMP_NUM_THREADS=1 ASCEND_TIMINGS=1 $(BIN)/python -m pytest tests/plugin/test_perf_real.py
 
+test-packaging: $(VENV)/.demo $(VENV)/.packaging
+	OMP_NUM_THREADS=1 ASCEND_PACKAGING=1 $(BIN)/python -m pytest tests/packaging
+
+test-docs: $(VENV)/.test
+	OMP_NUM_THREADS=1 ASCEND_DOCS=1 $(BIN)/python -m pytest tests/docs
+
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
+	$(BIN)/actionlint
 
 bench: $(VENV)/.test
 	set -e; for script in $(filter-out benchmarks/gate.py benchmarks/gate_real.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script; done
@@ -86,6 +99,6 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "pytest-ascend needs Python 3.10 or newer: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "the venv module is missing: install python3-venv" >&2; exit 1; }
 
-$(VENV)/.demo $(VENV)/.test $(VENV)/.lint $(VENV)/.mint: $(VENV)/.%: pyproject.toml | $(BIN)/python
+$(VENV)/.demo $(VENV)/.test $(VENV)/.lint $(VENV)/.mint $(VENV)/.packaging $(VENV)/.docs: $(VENV)/.%: pyproject.toml | $(BIN)/python
 	$(PIP) install --quiet --editable '.[$*]'
 	touch $@

@@ -75,7 +75,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     compare_cli.add_arguments(commands.add_parser("compare", help="compare two recorded dumps, call by call"))
     profiles = commands.add_parser("perf", help="print a profile, or which operators grew between two")
     baselines = commands.add_parser("baseline", help="list, show, compare, prune, merge and import stored baselines")
+    reports = commands.add_parser("report", help="put the results files of a run's parts together")
     given = list(sys.argv[1:] if argv is None else argv)
+    if "report" in given[:1]:
+        from pytest_ascend import report_cli
+
+        report_cli.add_commands(reports)
     if "perf" in given[:1]:  # loaded for its own command only: it takes as long as a comparison of a small dump
         from pytest_ascend.perf import command as perf
 
@@ -91,6 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return compare_cli.run(arguments)
     if arguments.command == "baseline":
         return baseline_cli.run(arguments)
+    if arguments.command == "report":
+        return report_cli.run(arguments)
     if arguments.command == "generate":
         return _printed("generate", lambda: write_tests(arguments))
     if arguments.command == "schema":

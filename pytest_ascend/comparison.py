@@ -97,11 +97,13 @@ class Comparison:
     def _judged(self, case: Case) -> CheckResult:
         __tracebackhide__ = True
         from pytest_ascend.check import check_case
+        from pytest_ascend.observe import trail
 
+        trail.note(api=case.api, dtype=case.dtype)
         result = check_case(case, self._check_options())
         if result.reproducer is None:
             result = dataclasses.replace(result, reproducer=self._session.reproduce(self._item))
-        return result
+        return self._session.out_of_memory(result)
 
     def conclude(self, result: CheckResult) -> CheckResult:
         """Record a result and let it pass, skip or fail the test."""

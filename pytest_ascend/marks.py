@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,9 @@ from pytest_ascend.perf.options import PerfOptions
 _OPTIONS: dict[str, type[CheckOptions] | type[PerfOptions]] = {"ascend": CheckOptions, "ascend_perf": PerfOptions}
 MARKERS = tuple(_OPTIONS)
 """Names of the plugin's markers; each holds the options of the fixture that does what it is about."""
+
+TIMEOUT = "timeout"
+"""A keyword of the marker ``ascend`` that isn't about comparing: the seconds that the test may take."""
 
 # The criterion that a threshold belongs to.
 _CRITERION_OF = {"cosine": "cosine", "max_abs": "cosine", "rtol": "close", "atol": "close"}
@@ -37,18 +41,10 @@ def marker_options(item: pytest.Item, marker_name: str = "ascend") -> dict[str, 
         item: the test.
         marker_name: one of :data:`MARKERS`.
     """
+    merged = _merged(item, marker_name)
+    if marker_name == "ascend" and TIMEOUT in merged:
+        _seconds(merged.pop(TIMEOUT))
     options, title = _OPTIONS[marker_name], f"@pytest.mark.{marker_name}"
-    known = f"it knows {', '.join(options.names())}"
-    merged: dict[str, Any] = {}
-    for marker in reversed(list(item.iter_markers(marker_name))):
-        if marker.args:
-            pytest.fail(f"{title} takes keywords only, not {marker.args[0]!r}: {known}", pytrace=False)
-        for name in marker.kwargs:
-            if name not in options.names():
-                near = difflib.get_close_matches(name, options.names(), n=1)
-                hint = f" (did you mean {near[0]!r}?)" if near else ""
-                pytest.fail(f"{title} has no keyword {name!r}{hint}: {known}", pytrace=False)
-        merged = merge(merged, marker.kwargs)
     try:
         if merged:
             options(**merged)
@@ -57,10 +53,42 @@ def marker_options(item: pytest.Item, marker_name: str = "ascend") -> dict[str, 
     return merged
 
 
+def timeout_of(item: pytest.Item) -> float | None:
+    """The seconds that an item's marker gives it; None where it says nothing, or nothing sensible."""
+    for marker in item.iter_markers("ascend"):
+        value = marker.kwargs.get(TIMEOUT)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf:
+            return float(value)
+    return None
+
+
+def _seconds(value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        pytest.fail(f"@pytest.mark.ascend: timeout={value!r} is no time: give seconds, such as 60", pytrace=False)
+
+
+def _merged(item: pytest.Item, marker_name: str) -> dict[str, Any]:
+    options, title = _OPTIONS[marker_name], f"@pytest.mark.{marker_name}"
+    names = (*options.names(), *([TIMEOUT] if marker_name == "ascend" else []))
+    known = f"it knows {', '.join(names)}"
+    merged: dict[str, Any] = {}
+    for marker in reversed(list(item.iter_markers(marker_name))):
+        if marker.args:
+            pytest.fail(f"{title} takes keywords only, not {marker.args[0]!r}: {known}", pytrace=False)
+        for name in marker.kwargs:
+            if name not in names:
+                near = difflib.get_close_matches(name, names, n=1)
+                hint = f" (did you mean {near[0]!r}?)" if near else ""
+                pytest.fail(f"{title} has no keyword {name!r}{hint}: {known}", pytrace=False)
+        merged = merge(merged, marker.kwargs)
+    return merged
+
+
 def marker_help(marker_name: str = "ascend") -> str:
     """The line for ``pytest --markers``, out of the fields of the options so that it can't drift."""
     options, fixture = _OPTIONS[marker_name], {"ascend": "ascend_compare"}.get(marker_name, marker_name)
     fields = ", ".join(f"{field.name}={field.default!r}" for field in dataclasses.fields(options))
+    fields += f", {TIMEOUT}=None" if marker_name == "ascend" else ""
     return (
         f"{marker_name}({fields}): options of every {fixture} in the test; they win over the command line and yield to "
         f"{fixture}.using(...)."

@@ -97,12 +97,15 @@ class PerfRun:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Give a worker the answers."""
-        node.workerinput[_WORKERS_GET] = json.dumps(
-            {
-                "judged": [one.to_dict() for one in self.judged.values()],
-                **{name: getattr(self, name) for name in ("failures", "disabled", "broken")},
-            }
-        )
+        node.workerinput.update(self.answers())
+
+    def answers(self) -> dict[str, str]:
+        """What a worker is sent, so that it knows them too."""
+        plain = {
+            "judged": [one.to_dict() for one in self.judged.values()],
+            **{name: getattr(self, name) for name in ("failures", "disabled", "broken")},
+        }
+        return {_WORKERS_GET: json.dumps(plain)}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:

@@ -26,6 +26,22 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
         early_config.known_args_namespace = parser.parse_known_args(args, copy.copy(early_config.option))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    from pytest_ascend.run import workers
+
+    return workers.auto(settings.resolved(config, "compare"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, Any, Any]:
+    if settings.resolved(config, "isolate") or settings.resolved(config, "resume"):
+        from pytest_ascend.run import isolate
+
+        isolate.take_over(config)
+    return (yield)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     for line in settings.marker_help(config):
         config.addinivalue_line("markers", line)
@@ -35,6 +51,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_ascend import collect
 
         collect.only_the_catalogue(config)
+    if (ascend.on or ascend.watches) and not ascend.is_worker and config.pluginmanager.hasplugin("xdist"):
+        from pytest_ascend.run.workers import Pinning
+
+        config.pluginmanager.register(Pinning(ascend), "ascend-pinning")
     if ascend.settings.record is not None:
         from pytest_ascend.recorded_tests import TestRecorder
 
@@ -47,6 +67,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_ascend.perf_run import PerfRun
 
         ascend.perf_results = PerfRun.started(ascend)
+    if ascend.settings.isolates and not ascend.is_worker and ascend.child is None:
+        from pytest_ascend.run.isolate import IsolatedRun
+
+        ascend.isolated = IsolatedRun.started(ascend)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -85,19 +109,36 @@ def pytest_make_collect_report(
     return report
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    config.stash[KEY].choose(items)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     item.config.stash[KEY].prepare(item)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    ascend = item.config.stash[KEY]
+    if ascend.on or ascend.watches:
+        return (yield from ascend.around(item))
+    return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     ascend = item.config.stash[KEY]
     if not ascend.watches:
-        return (yield)
+        result = yield
+        ascend.settle()
+        return result
     from pytest_ascend import overflow_run
 
-    return (yield from overflow_run.around(ascend, item))
+    result = yield from overflow_run.around(ascend, item)
+    ascend.settle()
+    return result
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -6,23 +6,26 @@ them.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
 import shlex
 import sys
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
+from pytest_ascend.run.devices import DEVICE, memory_share
 from pytest_ascend.settings import COMPARE, Settings, repeat
 
 if TYPE_CHECKING:
     from pytest_ascend.cases.case import Case
     from pytest_ascend.error_baselines import ErrorBaselines
+    from pytest_ascend.health.memory import Ledger
     from pytest_ascend.judge.verdict import CheckResult
     from pytest_ascend.options import CheckOptions
     from pytest_ascend.perf.baseline import Session
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from pytest_ascend.perf.result import PerfResult
     from pytest_ascend.perf_child import PerfChild
     from pytest_ascend.report.terminal import Line
+    from pytest_ascend.run.isolate import IsolatedRun
     from pytest_ascend.targets.base import Target
 
 Record = dict[str, Any]  # CheckResult.to_dict() with "nodeid", "outcome" and "seed"; plain JSON, so it survives xdist
@@ -73,6 +77,9 @@ class PerfResults(Protocol):
 
     said: list[str]
 
+    def answers(self) -> dict[str, str]:
+        """What a worker is sent, so that it knows them too."""
+
     def conclude(self, item: pytest.Item, index: int, options: PerfOptions) -> PerfResult:
         """The result of the test's call number ``index`` (from 0) of ``ascend_perf``, recorded; a slowdown raises."""
 
@@ -89,9 +96,15 @@ class AscendSession:
         self.write_error: str | None = None
         self.child: PerfChild | None = None  # in a process that only times tests
         self.perf_results: PerfResults | None = None  # in one that asks others to
+        self.isolated: IsolatedRun | None = None  # in one whose tests run in supervised processes
         self._target: Target | None = None
         self._errors: ErrorBaselines | None = None
         self._identity: dict[str, str] = {}
+        self.shard: dict[str, Any] = {}  # which part of which collection this run is
+        self._ledger: Ledger | None = None
+        self._ran_out = False
+        self._share = memory_share()
+        self._card = os.environ.get(DEVICE)
 
     # -- the target -----------------------------------------------------------------------------------------------
 
@@ -136,6 +149,20 @@ class AscendSession:
         spec = self.settings.compare or "auto"
         return self.target().spec if spec == "auto" else spec
 
+    def choose(self, items: list[pytest.Item]) -> None:
+        """Of what was collected keep the part that ``--ascend-shard`` names."""
+        if self.settings.shard is None or self.child is not None:
+            return
+        from pytest_ascend.run import shard
+
+        part, nodeids = shard.parse(self.settings.shard), [item.nodeid for item in items]
+        kept = shard.mine(nodeids, part)
+        self.shard = {**part._asdict(), "collected": len(items), "digest": shard.digest(nodeids)}
+        dropped = [item for item, keep in zip(items, kept, strict=True) if not keep]
+        items[:] = [item for item, keep in zip(items, kept, strict=True) if keep]
+        if dropped:
+            self.config.hook.pytest_deselected(items=dropped)
+
     # -- one item -------------------------------------------------------------------------------------------------
 
     def prepare(self, item: pytest.Item) -> None:
@@ -145,6 +172,9 @@ class AscendSession:
                 from pytest_ascend.marks import marker_options
 
                 marker_options(item, name)
+        if self._share is not None and self.on:  # not before: only a test may start the device
+            self.target().limit_memory(self._share)
+            self._share = None
         timed = self.child is not None and asks_for(item, "ascend_perf")
         if timed or (self.on and asks_for(item, "ascend_compare")):
             seed_everything(seed_of(item.nodeid))
@@ -248,6 +278,8 @@ class AscendSession:
         self.environment = environment or self.environment  # a case that could not run has none
         record: Record = {"nodeid": item.nodeid, **result.to_dict(), "seed": seed, **of_the_case}
         record.update(getattr(item, "detail", {}))
+        if self._card:
+            record["device"] = self._card
         stores = self.settings.save or self.settings.update or self.settings.limits.error is not None
         if stores and record["criterion"] != "overflow":
             number = sum(1 for known in item.stash.get(_RECORDS, []) if known["api"] == record["api"])
@@ -263,6 +295,8 @@ class AscendSession:
     def complete(self, item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.TestReport) -> None:
         """Attach the item's results to its report; a failed comparison becomes the report's short text."""
         error = call.excinfo.value if call.excinfo else None
+        if error is not None and report.failed:
+            self._out_of_memory(error, report)
         failure = error if isinstance(error, (ComparisonFailed, PerfFailed)) else None
         if failure is not None and call.excinfo is not None and report.failed:
             if self.config.getoption("tbstyle") == "auto" and not isinstance(report.longrepr, str):
@@ -307,6 +341,51 @@ class AscendSession:
             return "expected" if self.settings.update else "failed"  # then it was accepted
         return "noted" if record["verdict"] == "inconclusive" else "passed"
 
+    # -- the device beneath the tests -------------------------------------------------------------------------------
+
+    def around(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Keep the books of the device's memory around a test."""
+        if self._ledger is None:
+            from pytest_ascend.health.memory import Ledger
+
+            self._ledger = Ledger(self.target())
+        self._ran_out = False
+        self._ledger.begin()
+        try:
+            return (yield)
+        finally:
+            with contextlib.suppress(RuntimeError):  # a sick device answers nothing
+                self._ledger.end(item.nodeid, self._ran_out)
+
+    def settle(self) -> None:
+        """Wait for the device at the end of a test, so that its late errors are the test's own."""
+        if self._target is not None and self._target.started():
+            self._target.synchronize()
+
+    def out_of_memory(self, result: CheckResult) -> CheckResult:
+        """A result for want of memory, with who holds it; where nobody else does it is the test's own doing."""
+        from pytest_ascend.judge.verdict import Verdict
+
+        if result.verdict is not Verdict.INFRA or self._ledger is None:
+            return result
+        from pytest_ascend.health.memory import is_out_of_memory
+
+        if not is_out_of_memory(result.reason):
+            return result
+        own = self._ledger.of_the_test()
+        verdict = Verdict.CRASH if own else result.verdict
+        return dataclasses.replace(result, verdict=verdict, notes=(*result.notes, self._ledger.explain()))
+
+    def _out_of_memory(self, error: BaseException, report: pytest.TestReport) -> None:
+        """Note that a test ran out of memory, and say in its report who holds it."""
+        from pytest_ascend.health.memory import is_out_of_memory
+
+        if self._ledger is None or not is_out_of_memory(error):
+            return
+        self._ran_out = True
+        with contextlib.suppress(RuntimeError):
+            report.sections.append(("device memory", self._ledger.explain()))
+
     # -- the whole run --------------------------------------------------------------------------------------------
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -322,12 +401,17 @@ class AscendSession:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Keep what a worker of pytest-xdist that ends has found no case for."""
-        self.absent.update(getattr(node, "workeroutput", {}).get("ascend_absent", {}))
+        self.hear(getattr(node, "workeroutput", {}))
+
+    def hear(self, output: Mapping[str, Any]) -> None:
+        """Keep what a worker says when it ends."""
+        self.absent.update(output.get("ascend_absent", {}))
+        self.shard = self.shard or output.get("ascend_shard", {})
 
     def finish(self, session: pytest.Session) -> None:
         """Write the results file; a strict run that compared nothing fails."""
         if self.is_worker:
-            vars(self.config)["workeroutput"]["ascend_absent"] = self.absent  # only workers collect
+            vars(self.config)["workeroutput"].update(ascend_absent=self.absent, ascend_shard=self.shard)
             return
         if self.child is not None:
             return
@@ -348,6 +432,8 @@ class AscendSession:
         from pytest_ascend.report import results_json
 
         environment = {**results_json.environment(), **self.environment}
+        if self.shard:
+            environment["shard"] = self.shard
         try:
             results_json.write(path, results_json.document(self.results, environment))
         except OSError as error:
@@ -392,7 +478,7 @@ class AscendSession:
     def summary(self) -> Iterator[Line]:
         """The lines of the terminal section; none for a run that had nothing to do with us."""
         silent = self.compared_nothing() or self.timed_nothing() or self.watched_nothing() or self.write_error
-        if self.child is not None or not (self.results or self.absent or silent):
+        if self.child is not None or not (self.results or self.absent or silent or self._of_the_run()):
             return
         from pytest_ascend.report import overflows, terminal, timings
 
@@ -416,8 +502,12 @@ class AscendSession:
             yield from timings.summary(timed, self.perf_results.said, verbosity)
         if self.timed_nothing():
             yield terminal.Line("ascend: nothing was timed: no test that ran called ascend_perf", missing)
+        yield from (terminal.Line(f"ascend: {text}", "yellow") for text in self._of_the_run())
         if self.write_error is not None:
             yield terminal.Line(self.write_error, "red")
+
+    def _of_the_run(self) -> list[str]:
+        return [] if self.isolated is None else self.isolated.lines
 
 
 KEY = pytest.StashKey[AscendSession]()

@@ -150,6 +150,16 @@ def seconds(value: str) -> float:
     return float(value)
 
 
+def shard(value: str) -> str:
+    """A part of a run, such as ``2/8``, as it is. Raises ``argparse.ArgumentTypeError`` naming the value."""
+    from pytest_ascend.run.shard import parse
+
+    try:
+        return str(parse(value))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 RECORD_LEVELS = ("L0", "L1", "mix")
 RECORD_TASKS = ("tensor", "statistics", "md5")
 RECORD_FORMATS = ("pt", "safetensors")
@@ -574,6 +584,37 @@ OPTIONS: tuple[Option, ...] = (
         parse=size,
     ),
     Option(
+        "isolate",
+        "Run tests in supervised processes of their own (as many as -n says, else one): a crash, a sick device, a hang "
+        "or a memory hog costs one test, and the rest of the run goes on",
+    ),
+    Option(
+        "timeout",
+        "With --ascend-isolate: the seconds that one test may take, fixtures included, before its process is killed "
+        "(600 without it); @pytest.mark.ascend(timeout=...) wins for its test",
+        metavar="SECONDS",
+        parse=seconds,
+    ),
+    Option(
+        "isolate-memory",
+        "With --ascend-isolate: the host memory that one process may take, such as 16GB, before it is killed (without "
+        "it: its part of nine tenths of what is free when the run begins)",
+        metavar="SIZE",
+        parse=size,
+    ),
+    Option(
+        "resume",
+        "Go on with the --ascend-isolate run that was interrupted last: what it has judged is taken over and not run "
+        "again. Without an interrupted run it begins a new one",
+    ),
+    Option(
+        "shard",
+        "Run one part of the tests only, PART/PARTS such as 2/8, for a run that is spread over machines; "
+        "`pytest-ascend report merge` puts the parts' --ascend-json files together",
+        metavar="PART",
+        parse=shard,
+    ),
+    Option(
         "json",
         "Write all results to PATH as strict JSON when the run ends; `pytest-ascend schema` prints its schema",
         metavar="PATH",
@@ -613,6 +654,11 @@ class Settings:
         record_ranks, record_rounds, record_tokens: as ``pytest_ascend.record`` takes them.
         record_warmup, record_every: whole numbers.
         record_largest, record_total: bytes.
+        isolate: run tests in supervised processes.
+        timeout: seconds for one test; ``None``: the usual.
+        isolate_memory: bytes of host memory for one process; ``None``: its part of what is free.
+        resume: go on with an interrupted run.
+        shard: which part of the tests runs, as ``run.shard.parse`` reads it.
         json: where the results file goes.
     """
 
@@ -656,6 +702,11 @@ class Settings:
     record_every: int | None = None
     record_largest: int | None = None
     record_total: int | None = None
+    isolate: bool | None = None
+    timeout: float | None = None
+    isolate_memory: int | None = None
+    resume: bool | None = None
+    shard: str | None = None
     json: str | None = None
 
     @classmethod
@@ -667,6 +718,11 @@ class Settings:
     def limits(self) -> Limits:
         """What must be caught."""
         return Limits() if self.fail is None else limits(self.fail)
+
+    @property
+    def isolates(self) -> bool:
+        """Whether tests run in supervised processes."""
+        return bool(self.isolate or self.resume)
 
     @property
     def times(self) -> bool:
@@ -705,6 +761,11 @@ class Settings:
         return {} if self.compare is None else {"target": self.compare}
 
 
+def resolved(config: pytest.Config, field: str) -> Any:
+    """One setting, before there are all. Raises ``pytest.UsageError`` naming the option and its bad value."""
+    return next(option for option in OPTIONS if option.field == field).resolve(config)
+
+
 def add_options(parser: pytest.Parser) -> None:
     """Register every option and its ini twin."""
     group = parser.getgroup("ascend", "comparing with an Ascend NPU (pytest-ascend)")
@@ -716,7 +777,10 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 # What an option of the same meaning, or none at all, takes the place of in a command that runs one test again.
-_ELSEWHERE = ("compare", "api", "json", "reproducers", "perf", "save", "update", "ab", "ab_python", "perf_time")
+_ELSEWHERE = (
+    *("compare", "api", "json", "reproducers", "perf", "save", "update", "ab", "ab_python", "perf_time"),
+    *("isolate", "timeout", "isolate_memory", "resume", "shard"),
+)
 
 
 def repeat(config: pytest.Config) -> Iterator[str]:

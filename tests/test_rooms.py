@@ -20,13 +20,14 @@ FLOORS = (
     {"settings", "session", "marks", "comparison", "examples", "timing", "perf_child", "benchmark_storage"}
     | {"perf_run", "child_arguments", "error_baselines", "compared_dumps", "overflow_run", "recorded_tests"}
     | {"fixtures", "collect", "run", "report"},
-    {"plugin", "cli", "baseline_cli", "compare_cli", "doctor_cli"},
+    {"plugin", "cli", "baseline_cli", "compare_cli", "report_cli", "doctor_cli"},
 )
 KNOWS_PYTEST = {
     *("settings", "session", "marks", "comparison", "fixtures", "collect", "plugin"),
     *("timing", "perf_child", "benchmark_storage", "perf_run", "child_arguments", "error_baselines", "compared_dumps"),
     "overflow_run",
     "recorded_tests",
+    "run",
 }
 PURE = {"judge", "dumps"}
 PURE_FILES = {

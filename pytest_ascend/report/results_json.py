@@ -20,7 +20,8 @@ VERSION = 1
 _NUMBER = {"anyOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}]}
 _TEXT_OR_NULL = {"type": ["string", "null"]}
 _NUMBER_OR_NULL = {"anyOf": [{"type": "number"}, {"type": "null"}]}
-_VERDICTS = [*(verdict.value for verdict in Verdict), *timings.VERDICTS]
+VERDICTS = [*(verdict.value for verdict in Verdict), *timings.VERDICTS]
+"""Words that the verdict of a result can be."""
 
 _PERF: dict[str, Any] = {
     "type": "object",
@@ -113,7 +114,7 @@ SCHEMA: dict[str, Any] = {
         "summary": {
             "type": "object",
             "description": "How many results have each verdict.",
-            "propertyNames": {"enum": _VERDICTS},
+            "propertyNames": {"enum": VERDICTS},
             "additionalProperties": {"type": "integer", "minimum": 1},
         },
         "results": {"type": "array", "items": {"$ref": "#/$defs/result"}},
@@ -139,7 +140,7 @@ SCHEMA: dict[str, Any] = {
                 "nodeid": {"type": "string", "description": "pytest's id of the test."},
                 "api": {"type": "string", "description": "What was called."},
                 "dtype": {"type": "string"},
-                "verdict": {"enum": _VERDICTS},
+                "verdict": {"enum": VERDICTS},
                 "kind": {"enum": [*(kind.value for kind in Kind), None], "description": "What sort of FAIL it is."},
                 "reason": {"type": "string"},
                 "criterion": {"type": "string", "description": "The rule that judged."},
@@ -149,6 +150,7 @@ SCHEMA: dict[str, Any] = {
                     "description": "What it did to its test; expected: a failing verdict that the test asked for.",
                 },
                 "seed": {"type": ["integer", "null"]},
+                "device": {"type": "string", "description": "The card of its worker, as the caller's list names it."},
                 "reference": {"type": "string", "description": "What stood in for the operator on the CPU."},
                 "source": {"type": "string", "description": "File and place of a case that no test file holds."},
                 "count": {"type": "integer", "minimum": 1, "description": "How many recorded calls it stands for."},
@@ -192,6 +194,22 @@ SCHEMA: dict[str, Any] = {
                         "confirmed": {"type": "boolean", "description": "Whether it is wrong alone, too."},
                     },
                 },
+                "crash": {
+                    "type": "object",
+                    "description": "Of a test that ended its process, or left its device unusable.",
+                    "required": ["ending", "again", "alone", "stack", "preceding"],
+                    "properties": {
+                        "ending": {"type": "string", "description": "How: a signal, an exit status, a time-out."},
+                        "again": {"type": "string", "description": "How alone and in blocking mode; empty: not so."},
+                        "alone": {"type": "string", "description": "Its outcome alone, where it didn't crash."},
+                        "stack": {"type": "array", "items": {"type": "string"}, "description": "Innermost first."},
+                        "preceding": {
+                            "type": "array",
+                            "items": {"type": "string"},
+                            "description": "Tests before it in the same process, where it passes alone.",
+                        },
+                    },
+                },
                 "outputs": {"type": "array", "items": {"type": "object"}},
                 "notes": {"type": "array", "items": {"type": "string"}},
                 "perf": _PERF,
@@ -228,7 +246,7 @@ def document(results: Sequence[Mapping[str, Any]], environment: Mapping[str, Any
     return {
         "schema": VERSION,
         "environment": jsonable(environment),
-        "summary": {verdict: counts[verdict] for verdict in _VERDICTS if counts[verdict]},
+        "summary": {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]},
         "results": list(results),
     }
 

@@ -97,7 +97,7 @@ def _finding(record: Record) -> Iterator[Line]:
     yield Line(
         f"{expected}{_verdict(record)}{', error drift' * drifted}  {record['nodeid']}", "red" if failed else "yellow"
     )
-    yield Line(f"    {_what(record)}: {reason}")
+    yield Line(f"    {what}: {reason}" if (what := _what(record)) else f"    {reason}")
     if where := _where(record):
         yield Line(f"    where: {where}")
     if record.get("first_divergence"):
@@ -146,13 +146,13 @@ def _models(records: Sequence[Record]) -> Iterator[Line]:
 
 
 def _count(records: Sequence[Record]) -> Line:
-    targets = ", ".join(dict.fromkeys(record["target"] for record in records))
+    targets = ", ".join(dict.fromkeys(record["target"] for record in records if record["target"]))
     counts: Counter[str] = Counter()
     for record in sorted(records, key=lambda r: Verdict(r["verdict"]).severity):
         counts[_answer(record)] += 1
     worst = "red" if any(r["outcome"] in ("failed", "error") for r in records) else "green"
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    return Line(f"ascend: {len(records)} compared on {targets}: {listed}", worst)
+    return Line(f"ascend: {len(records)} {f'compared on {targets}' if targets else 'judged'}: {listed}", worst)
 
 
 def _answer(record: Record) -> str:

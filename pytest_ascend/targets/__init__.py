@@ -91,7 +91,7 @@ def resolve(spec: str = "auto") -> Target:
         return mindspore.MindsporeTarget(wanted.soc or "", wanted.index)
     if wanted.kind == "npu":
         return _card(wanted)
-    if not _emulator_runs() and _torch_npu_installed():
+    if not _emulator_runs() and torch_npu_installed():
         return _card(wanted)
     return _emulated(wanted)
 
@@ -171,7 +171,7 @@ def _torch_npu_version() -> str:
         return ""
 
 
-def _torch_npu_installed() -> bool:
+def torch_npu_installed() -> bool:
     """Whether torch_npu lies on the path; the emulator's stand-in in ``sys.modules`` isn't it."""
     return PathFinder.find_spec("torch_npu") is not None
 
@@ -185,7 +185,7 @@ def _card(wanted: Spec) -> NpuTarget:
     """The real NPU, or the reason why not."""
     if _emulator_runs():
         raise TargetUnavailable("the emulated NPU already runs in this process, so a card can't: start another process")
-    if not _torch_npu_installed():
+    if not torch_npu_installed():
         raise TargetUnavailable(
             "torch_npu is not installed, so there is no NPU here: install torch_npu and CANN, or give "
             "--ascend-compare=emulated for the emulated one"

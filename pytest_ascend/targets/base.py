@@ -126,6 +126,22 @@ class Target(abc.ABC):
         """Start the peak of :meth:`memory` afresh."""
         return
 
+    def started(self) -> bool:
+        """Whether the device runs already, so that asking it something doesn't start it."""
+        return True
+
+    def allocated(self) -> int:
+        """Bytes of device memory that this process's tensors take; 0 where that can't be known."""
+        return 0
+
+    def release_memory(self) -> None:
+        """Give back memory that the allocator keeps and no tensor takes."""
+        return
+
+    def limit_memory(self, share: float) -> None:
+        """Let this process take no more than a share (0 to 1) of the device's memory, where that can be said."""
+        return
+
     def kernel_count(self) -> int | None:
         """How many kernels the device has run so far, or None where that can't be known."""
         return None

@@ -63,6 +63,30 @@ class CudaTarget(Target):
             "total": total,
         }
 
+    def started(self) -> bool:
+        """Whether CUDA runs already."""
+        import torch
+
+        return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+    def allocated(self) -> int:
+        """Bytes that this process's tensors take."""
+        import torch
+
+        return torch.cuda.memory_allocated(self.index)
+
+    def release_memory(self) -> None:
+        """Give back what the caching allocator keeps."""
+        import torch
+
+        torch.cuda.empty_cache()
+
+    def limit_memory(self, share: float) -> None:
+        """Let this process take no more than a share of the device's memory."""
+        import torch
+
+        torch.cuda.set_per_process_memory_fraction(share, self.index)
+
     def reset_peak_memory(self) -> None:
         """Start the peak afresh."""
         import torch

@@ -115,6 +115,22 @@ class NpuTarget(Target):
         """Start the peak afresh."""
         _npu().reset_peak_memory_stats(self.index)
 
+    def started(self) -> bool:
+        """Whether the card runs already; the emulated one always does."""
+        return self._may_ask(False)
+
+    def allocated(self) -> int:
+        """Bytes that this process's tensors take."""
+        return int(_npu().memory_allocated(self.index))
+
+    def release_memory(self) -> None:
+        """Give back what the caching allocator keeps."""
+        _npu().empty_cache()
+
+    def limit_memory(self, share: float) -> None:
+        """Let this process take no more than a share of the device's memory."""
+        _npu().set_per_process_memory_fraction(share, self.index)
+
     def kernel_count(self) -> int | None:
         """Kernels the emulated device has run; None on a card, which doesn't tell."""
         return self._kernels() if self._kernels is not None else None

@@ -29,7 +29,7 @@ def test_an_unknown_keyword_is_an_error_naming_the_known_ones(pytester, flag) ->
     result = pytester.runpytest_inprocess(*flag)
     result.assert_outcomes(errors=1, passed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    known = ", ".join(CheckOptions.names())
+    known = ", ".join([*CheckOptions.names(), "timeout"])
     result.stdout.fnmatch_lines(
         [f"@pytest.mark.ascend has no keyword 'criterium' (did you mean 'criterion'?): it knows {known}"]
     )
@@ -43,6 +43,7 @@ def test_an_unknown_keyword_is_an_error_naming_the_known_ones(pytester, flag) ->
         ("cosine=float('nan')", "@pytest.mark.ascend: cosine=nan can't be a threshold: give a number in [[]-1, 1]"),
         ("max_abs=-1", "@pytest.mark.ascend: max_abs=-1 can't be a threshold*"),
         ("criterion='cosinus'", "@pytest.mark.ascend: criterion='cosinus' is not known*did you mean 'cosine'*"),
+        ("timeout=0", "@pytest.mark.ascend: timeout=0 is no time: give seconds, such as 60"),
         ("repeats='two'", "@pytest.mark.ascend: repeats='two' is not a whole number"),
     ],
 )

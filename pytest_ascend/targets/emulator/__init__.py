@@ -3,16 +3,19 @@
 Rooms: `soc` (the chips' table) · `device` (the machine's state) · `memory` (relabelled host memory and its books) ·
 `watch` (guard bands around it) · `guard` (several devices) · `dispatch` (one kernel for every operator) · `numerics`
 (how the chip computes) · `accepts` (what a card takes and CPU kernels refuse) · `card_ops` (what the CPU lacks) ·
-`kernels`, `autocast` (registration) · `frontend` (torch's Python entry points) · `overrides` (planting faults) ·
-`torch_npu/` (what `import torch_npu` gives).
+`kernels`, `autocast` (registration) · `frontend` (torch's Python entry points) · `overrides` (planting faults into
+kernels) · `faults` (into a whole device) · `torch_npu/` (what `import torch_npu` gives).
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from ..visible import VISIBLE, emulated_cards
 
 if TYPE_CHECKING:
     from .overrides import override as override
@@ -28,7 +31,9 @@ __all__ = [
     "live_allocations",
     "override",
     "profile",
+    "sicken",
     "watching",
+    "wedge",
 ]
 
 MINIMUM_TORCH = (2, 13)
@@ -44,14 +49,15 @@ def is_installed() -> bool:
     return _installed
 
 
-def install(soc: str = "Ascend910B", *, devices: int = 2) -> None:
+def install(soc: str = "Ascend910B", *, devices: int | None = None) -> None:
     """Make the emulated device `npu` available in this process (`x.to("npu")`, `torch.npu`, `import torch_npu`).
 
     A second call may change the SoC, and with it all modes; devices can be added but not taken away.
 
     Args:
         soc: `Ascend910A`, `Ascend310P`, `Ascend910B` or `Ascend950`.
-        devices: how many cards the machine has (`npu:0`, `npu:1`, …).
+        devices: how many cards this process sees (`npu:0`, `npu:1`, …); None: those that `ASCEND_RT_VISIBLE_DEVICES`
+            lists, else two.
 
     Raises:
         EmulatorUnavailable: the real torch_npu is installed, torch is older than 2.13, or another backend took
@@ -62,6 +68,9 @@ def install(soc: str = "Ascend910B", *, devices: int = 2) -> None:
     from . import soc as chips
 
     chosen = chips.profile(soc)
+    cards = emulated_cards(os.environ.get(VISIBLE))
+    if devices is None:
+        devices = len(cards)
     if devices < 1:
         raise ValueError(f"devices={devices}: an emulated machine has at least one")
     if not _installed:
@@ -71,10 +80,10 @@ def install(soc: str = "Ascend910B", *, devices: int = 2) -> None:
     from .device import machine
 
     if _installed:
-        machine.configure(chosen, devices)
+        machine.configure(chosen, devices, cards)
         return
     counted = engine.count_devices()
-    machine.configure(chosen, devices)
+    machine.configure(chosen, devices, cards)
     frontend.name_backend(package.npu)
     if not guard.allow_several_devices():
         machine.devices = machine.devices[:1]
@@ -87,6 +96,9 @@ def install(soc: str = "Ascend910B", *, devices: int = 2) -> None:
     frontend.patch()
     package.expose()
     _installed = True
+    from . import faults
+
+    faults.arrived()
 
 
 def _check_place() -> None:
@@ -152,6 +164,20 @@ def watching() -> Iterator[Watch]:
         yield machine.watch
     finally:
         machine.watch = before
+
+
+def sicken(code: int = 507015, device: int | None = None) -> None:
+    """Plant a device error: see :func:`.faults.sicken`."""
+    from .faults import sicken
+
+    sicken(code, device)
+
+
+def wedge(device: int | None = None) -> None:
+    """Plant a device that hangs: see :func:`.faults.wedge`."""
+    from .faults import wedge
+
+    wedge(device)
 
 
 def __getattr__(name: str) -> object:

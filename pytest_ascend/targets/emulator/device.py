@@ -8,13 +8,17 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 
 from .soc import DEFAULT, PROFILES, SoC
 from .watch import Watch
+
+if TYPE_CHECKING:
+    from .faults import Ill
 
 __all__ = ["Device", "Machine", "Modes", "machine"]
 
@@ -55,9 +59,13 @@ class Modes:
 
 @dataclass
 class Device:
-    """One emulated card: its random generator and its memory book-keeping (bytes)."""
+    """One emulated card: its random generator and its memory book-keeping (bytes).
+
+    `card` is its number in the machine, which isn't `index` where a process sees some of the machine's cards.
+    """
 
     index: int
+    card: str = ""
     generator: torch.Generator = field(default_factory=torch.Generator)
     seed: int = 0
     limit: int = 0
@@ -100,13 +108,15 @@ class Machine:
         self.overflow = False
         self.copied: dict[str, int] = {"h2d": 0, "d2h": 0, "d2d": 0}
         self.watch: Watch | None = None
+        self.ill: Ill | None = None  # where a fault was planted into a whole device
         self._thread = threading.local()
 
-    def configure(self, soc: SoC, devices: int) -> None:
-        """Become a host with `devices` cards of `soc`, in the modes in which they start."""
+    def configure(self, soc: SoC, devices: int, cards: Sequence[str] = ()) -> None:
+        """Become a host with `devices` cards of `soc`, in the modes in which they start; `cards`: their numbers."""
         self.soc, self.modes = soc, Modes.of(soc)
         while len(self.devices) < devices:
-            device = Device(len(self.devices))
+            index = len(self.devices)
+            device = Device(index, cards[index] if index < len(cards) else str(index))
             device.manual_seed(0)
             self.devices.append(device)
         for device in self.devices:

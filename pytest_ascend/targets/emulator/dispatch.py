@@ -139,6 +139,8 @@ class Kernel:
             index = machine.current
         if self.generator and not isinstance(kwargs.get("generator"), torch.Generator):
             kwargs["generator"] = machine.devices[index].generator
+        if machine.ill is not None:
+            machine.ill.ask(index)
         machine.kernels += 1
         if self.seeded:
             with machine.devices[index].lend_stream():

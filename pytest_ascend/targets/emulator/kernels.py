@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from .device import machine
 from .dispatch import Kernel, fallback, is_view, kernel_of
-from .memory import adopt, allocate, out_of_memory, restride, to_cpu, to_npu
+from .memory import OutOfMemoryError, adopt, allocate, out_of_memory, restride, to_cpu, to_npu
 
 __all__ = ["register"]
 
@@ -38,14 +38,24 @@ def _host_memory(index: int, make: Callable[..., Tensor], *args: Any, **kwargs: 
     except RuntimeError as error:
         if "alloc" not in str(error):
             raise
-        out_of_memory(machine.devices[index], math.prod(int(s) for s in args[0]) * torch.get_default_dtype().itemsize)
+        _out_of_memory(index, args[0], kwargs.get("dtype"))
+
+
+def _out_of_memory(index: int, size: Any, dtype: torch.dtype | None) -> NoReturn:
+    nbytes = math.prod(int(s) for s in size) * (dtype or torch.get_default_dtype()).itemsize
+    out_of_memory(machine.devices[index], nbytes)
 
 
 def _watched(size: Any, stride: Any, dtype: torch.dtype | None, index: int) -> Tensor:
     """Fresh memory between guard bands; see `watch`."""
     watch = machine.watch
     assert watch is not None
-    return allocate(list(size), list(stride), dtype or torch.get_default_dtype(), index, watch)
+    try:
+        return allocate(list(size), list(stride), dtype or torch.get_default_dtype(), index, watch)
+    except RuntimeError as error:
+        if "alloc" not in str(error) or isinstance(error, OutOfMemoryError):
+            raise
+        _out_of_memory(index, size, dtype)
 
 
 def _is_dense(size: Any, stride: Any) -> bool:
@@ -104,6 +114,8 @@ def _empty_strided(
 
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
     from_npu, into_npu = not source.is_cpu, not target.is_cpu
+    if machine.ill is not None:
+        machine.ill.ask((source if from_npu else target).get_device(), waits=not into_npu)
     machine.copied["d2d" if from_npu and into_npu else "d2h" if from_npu else "h2d"] += source.nbytes
     (to_cpu(target) if into_npu else target).copy_(to_cpu(source) if from_npu else source)
     return target

@@ -164,7 +164,9 @@ def set_device(device: _Any) -> None:
 
 def synchronize(device: _Any = None) -> None:
     """Wait until the device is done; the emulated one always is."""
-    _index_of(device)
+    index = _index_of(device)
+    if _machine.ill is not None:
+        _machine.ill.ask(index, waits=True)
 
 
 class device:

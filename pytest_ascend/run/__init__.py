@@ -1,0 +1,1 @@
+"""Where and how items run: on which device, in which process, on which machine."""
