@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "pytest_ascend"
 
 # Ground floor first: a room may use rooms of its own floor and below.
 FLOORS = (
-    {"options", "files", "judge", "dumps"},
+    {"options", "files", "progress", "judge", "dumps"},
     {"targets", "observe", "cases", "strategies"},
     {"check", "reproduce", "compiled", "perf", "health"},
     {"settings", "session", "marks", "comparison", "examples", "timing", "perf_child", "benchmark_storage"}
