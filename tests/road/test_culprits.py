@@ -198,3 +198,19 @@ def test_an_error_of_a_suspect_alone_is_told(device):
     assert not found.cleared
     assert not found.culprit.confirmed
     assert "alone it raised RuntimeError: no such kernel alone" in found.culprit.reason
+
+
+def test_what_one_side_leaves_empty_is_no_fault():
+    """In evaluation a batch norm's saved statistics are empty on one device and zeros on another."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 4, 3)).eval()
+
+    def wrong_pool(x, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False):
+        y, where = torch.ops.aten.max_pool2d_with_indices(x, kernel_size, stride, padding, dilation, ceil_mode)
+        return y * 1.01, where
+
+    with pa.emulator.override("aten::max_pool2d_with_indices", wrong_pool):
+        result = check(model, torch.randn(2, 3, 24, 24))
+    assert result.culprit.op == "aten.max_pool2d_with_indices.default"
+    assert result.culprit.confirmed
+    assert result.culprit.module == "3"
