@@ -76,6 +76,10 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     ascend = session.config.stash[KEY]
+    if ascend.settings.html is not None:
+        from pytest_ascend import published
+
+        published.check(ascend)
     if ascend.on or ascend.watches:
         ascend.target()  # a usage error now rather than one per test
 
@@ -170,3 +174,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_sep("=", "ascend")
     for line in lines:
         terminalreporter.write_line(line.text, **({line.colour: True} if line.colour else {}))
+    for command in config.stash[KEY].error_commands():
+        terminalreporter.ensure_newline()
+        terminalreporter.write_line(command)

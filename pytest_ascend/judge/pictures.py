@@ -1,7 +1,8 @@
 """A failed output made small enough to look at: a histogram of its errors, a map of them, and the values at the worst.
 
 Errors are in *units*, what storing an element rounds away plus what the inputs' last bits move it (see
-:mod:`pytest_ascend.judge.budget`), so that 1 is an error that needs no explanation. Of integers and booleans a unit is 1.
+:mod:`pytest_ascend.judge.budget`), so that 1 is an error that needs no explanation. Of integers and booleans a unit is
+1.
 A picture takes a few kilobytes of JSON whatever the size of the output.
 """
 
@@ -20,7 +21,7 @@ from pytest_ascend.judge.verdict import jsonable
 
 __all__ = ["EDGES", "LEVELS", "picture"]
 
-#: Borders of the histogram's bins in units, four to a power of ten; errors below the first and above the last have a bin.
+#: Borders of the histogram's bins in units, four to a power of ten; below the first and above the last is one each.
 EDGES = tuple(float(f"{10 ** (k / 4):.3g}") for k in range(-8, 25))
 #: What a cell of the map says: nothing is there, equal, within one unit, over 1, 10, 100, 1e3, 1e4, 1e5 units, and
 #: NaN or infinity on one side only.
@@ -33,7 +34,9 @@ _STRANGE = 1e30
 _ABOVE, _BESIDE = 2, 3
 
 
-def picture(golden: Any, actual: Any, benchmark: Any = None, spread: torch.Tensor | None = None) -> dict[str, Any] | None:
+def picture(
+    golden: Any, actual: Any, benchmark: Any = None, spread: torch.Tensor | None = None
+) -> dict[str, Any] | None:
     """The picture of a failed output as strict JSON; None where its values can't be drawn.
 
     Args:
@@ -125,7 +128,7 @@ def _around(worst: int, errors: NDArray[np.float32], sides: dict[str, torch.Tens
     for at, extent, reach in zip(index[-2:], shape[-2:], (_ABOVE, _BESIDE)[-min(2, len(shape)) :], strict=True):
         first = max(0, min(at - reach, extent - 2 * reach - 1))
         spans.append((first, min(extent, first + 2 * reach + 1)))
-    window = (*index[:-2], *(slice(*span) for span in spans))
+    window: Any = (*index[:-2], *(slice(*span) for span in spans))
     values = {
         name: [[_plain(value) for value in row] for row in _rows(side[window])]
         for name, side in sides.items()

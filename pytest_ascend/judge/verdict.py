@@ -105,7 +105,7 @@ class Kind(Word):
     index = "index"  # type: ignore[assignment]  # shadows str.index, which nobody calls on a Kind
 
 
-_WHY = {
+WHY = {
     Kind.structure: "the outputs are nested differently, so their values were not compared",
     Kind.shape: "values are only compared between equal shapes",
     Kind.dtype: "the target returned another dtype than the reference",
@@ -349,10 +349,10 @@ class CheckResult:
     alone are wrong, the layer whose backward pass is the first that is wrong; or is None. ``culprit`` is the operator
     that is wrong by itself, where a model or a function of several operators failed and it was found.
     ``reproducer`` is a command that runs the test again, ``script`` the path of a file that fails alone. ``overflows``
-    are operators whose results left the range of their dtype, as plain JSON; None where nobody watched. ``depth`` is how
-    far off a failed model's layers are, in execution order, as plain JSON: ``layer``; ``error``, carried along with what
-    came before, and ``cpu``, the CPU's own in its dtype, both root mean squares in units; and ``alone``, how many times
-    over its limit the layer is with equal inputs. None where it wasn't measured.
+    are operators whose results left the range of their dtype, as plain JSON; None where nobody watched. ``depth`` is
+    how far off a failed model's layers are, in execution order, as plain JSON: ``layer``; ``error``, carried along with
+    what came before, and ``cpu``, the CPU's own in its dtype, both root mean squares in units; and ``alone``, how many
+    times over its limit the layer is with equal inputs. None where it wasn't measured.
     """
 
     verdict: Verdict
@@ -495,7 +495,7 @@ class CheckResult:
         return worst
 
     def _why(self) -> Iterator[str]:
-        because = f"{_WHY[self.kind]} " if self.kind else ""
+        because = f"{WHY[self.kind]} " if self.kind else ""
         yield f"  why:       {because}(criterion {self.criterion})"
 
     def _who(self) -> Iterator[str]:

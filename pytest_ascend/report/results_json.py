@@ -218,6 +218,7 @@ SCHEMA: dict[str, Any] = {
                     "description": "What it did to its test; expected: a failing verdict that the test asked for.",
                 },
                 "seed": {"type": ["integer", "null"]},
+                "line": {"type": "integer", "minimum": 1, "description": "Of the test in its file."},
                 "device": {"type": "string", "description": "The card of its worker, as the caller's list names it."},
                 "reference": {"type": "string", "description": "What stood in for the operator on the CPU."},
                 "source": {"type": "string", "description": "File and place of a case that no test file holds."},
@@ -289,7 +290,10 @@ SCHEMA: dict[str, Any] = {
                         "required": ["layer", "error", "cpu", "alone"],
                         "properties": {
                             "layer": {"type": "string"},
-                            "error": {**_NUMBER_OR_TEXT, "description": "Root mean square in units, all carried along."},
+                            "error": {
+                                **_NUMBER_OR_TEXT,
+                                "description": "Root mean square in units, all carried along.",
+                            },
                             "cpu": {**_NUMBER_OR_TEXT, "description": "The CPU's own in the same dtype."},
                             "alone": {**_NUMBER_OR_TEXT, "description": "Times over its limit with equal inputs."},
                         },
