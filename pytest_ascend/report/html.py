@@ -24,6 +24,7 @@ from pytest_ascend.report.worst import (
     Record,
     headline,
     how_much,
+    near_one,
     number,
     reason,
     state,
@@ -39,8 +40,10 @@ __all__ = ["MISSING", "available", "page"]
 
 MISSING = "it needs jinja2: pip install 'pytest-ascend[html]'"
 _FILES = Path(__file__).parent / "page"
-#: Bytes of findings in full, and how many at most; the others are in the list.
-_BYTES, _CARDS = 2_500_000, 300
+#: Bytes of the whole page, as far as the list allows; of findings in full, and how many at most: the others are in the
+#: list.
+_PAGE, _BYTES, _CARDS = 5_000_000, 2_500_000, 300
+_LEAST = 250_000
 #: APIs of the matrix that are there without the script.
 _APIS = 60
 _LAYERS = 400
@@ -75,7 +78,9 @@ def page(content: Mapping[str, Any]) -> str:
     )
     records = worst_first(content["results"])
     style, script = ((_FILES / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    cards, left_out = _cards(records, jinja.get_template("finding.html.j2").render)
+    matrix = _matrix(records)
+    room = _PAGE - len(_data(records, {}, matrix).encode()) - _LEAST
+    cards, left_out = _cards(records, jinja.get_template("finding.html.j2").render, min(_BYTES, max(room, _LEAST)))
     number_of = {id(record): number for number, (record, _) in enumerate(cards)}
     view = {
         "style": Markup(style),
@@ -94,7 +99,7 @@ def page(content: Mapping[str, Any]) -> str:
         "models": _models(records, number_of),
         "timings": [_timing(record) for record in records if record.get("perf")],
         "overflows": _overflowed(records),
-        "matrix": (matrix := _matrix(records)),
+        "matrix": matrix,
         "matrix_rows": matrix["rows"][:_APIS],
         "environment": list(_environment(content["environment"])),
         "data": _data(records, number_of, matrix),
@@ -135,12 +140,12 @@ def _counts(records: Sequence[Record]) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------------------------------------------------- findings
 
 
-def _cards(records: Sequence[Record], render: Any) -> tuple[list[tuple[Record, Markup]], int]:
+def _cards(records: Sequence[Record], render: Any, room: int) -> tuple[list[tuple[Record, Markup]], int]:
     """The findings in full, the worst first, as many as there is room for; and how many failures there was none for."""
     from markupsafe import Markup
 
     found: list[tuple[Record, Markup]] = []
-    left, left_out = _BYTES, 0
+    left, left_out = room, 0
     for record in records:
         how = state(record)
         if how in ("passed", "skipped") and not (how == "skipped" and record.get("crash")):
@@ -149,8 +154,8 @@ def _cards(records: Sequence[Record], render: Any) -> tuple[list[tuple[Record, M
         card = None
         if len(found) < _CARDS and left > 0:
             text = render(_card(record, len(found)))
-            if (size := len(text.encode())) <= left:
-                card, left = Markup(text), left - size  # it was escaped when it was rendered
+            left -= len(text.encode())
+            card = Markup(text) if left >= 0 else None  # it was escaped when it was rendered
         if card is None:
             left_out += failed
         else:
@@ -199,7 +204,7 @@ _NAMES = {
 def _metrics(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, shown in _NAMES.items():
         if metrics.get(name) is not None:
-            yield shown, _short(metrics[name])
+            yield shown, near_one(number(metrics[name])) if name == "cosine_similarity" else _short(metrics[name])
     if metrics.get("mismatches"):
         yield "outside tolerance", f"{metrics['mismatches']} of {metrics.get('count')}"
 
@@ -242,7 +247,7 @@ def _around(found: Mapping[str, Any]) -> dict[str, Any]:
                 "golden": _value(found["golden"][i][j]),
                 "cpu": _value(found["cpu"][i][j]) if "cpu" in found else None,
                 "actual": _value(found["actual"][i][j]),
-                "units": _value(unit),
+                "units": f"{number(unit):.3g}",
                 "over": number(unit) > 1 or unit in ("inf", "nan"),
                 "worst": left + j == index[-1] and (top is None or top + i == index[-2]),
             }
@@ -281,7 +286,7 @@ def _models(records: Sequence[Record], number_of: Mapping[int, int]) -> list[dic
                 "layers": len(layers),
                 "wrong": sum(layer.get("status") == "fail" for layer in layers.values()),
                 "worst": worst[0],
-                "cosine": _short(worst[1].get("cosine_similarity")),
+                "cosine": near_one(number(worst[1].get("cosine_similarity"))),
                 "max_abs": _short(worst[1].get("max_abs_error")),
                 "first": record.get("first_divergence") or "",
                 "card": number_of.get(id(record)),
@@ -330,7 +335,7 @@ def _model(record: Record) -> dict[str, Any]:
         {
             "name": name,
             "status": layers[name].get("status"),
-            "cosine": _short(layers[name].get("cosine_similarity")),
+            "cosine": near_one(number(layers[name].get("cosine_similarity"))),
             "max_abs": _short(layers[name].get("max_abs_error")),
             "first": name == first,
         }

@@ -12,7 +12,10 @@ from pytest_ascend.judge.verdict import Verdict
 from pytest_ascend.report import timings
 from pytest_ascend.report.lines import duration
 
-__all__ = ["STATES", "headline", "how_much", "number", "reason", "state", "told", "where", "word", "worst_first"]
+__all__ = [
+    *("STATES", "headline", "how_much", "near_one", "number", "reason", "state", "told", "where", "word"),
+    "worst_first",
+]
 
 Record = Mapping[str, Any]
 
@@ -98,8 +101,12 @@ def how_much(record: Record) -> str:
     if "cosine_similarity" not in metrics:
         return ""
     cosine, largest = number(metrics["cosine_similarity"]), number(metrics.get("max_abs_error"))
-    near = f"1 - {1 - cosine:.1e}" if 0 < 1 - cosine < 1e-6 else f"{cosine:.6f}"
-    return f"cosine {near}, max abs {largest:.3g}"
+    return f"cosine {near_one(cosine)}, max abs {largest:.3g}"
+
+
+def near_one(cosine: float) -> str:
+    """A cosine; where rounding would show a flat 1, the distance from it."""
+    return f"1 - {1 - cosine:.1e}" if 0 < 1 - cosine < 1e-6 else f"{cosine:.6f}"
 
 
 def told(content: Mapping[str, Any]) -> str:
