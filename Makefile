@@ -93,7 +93,7 @@ bench-culprits: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/culprits/faults.py
 
 clean:
-	rm -rf $(VENV) $(MINT)
+	rm -rf $(VENV) $(MINT) site
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "pytest-ascend needs Python 3.10 or newer: make PYTHON=python3.11 ...")'
