@@ -61,7 +61,9 @@ _FRAME = re.compile(r"#\d{1,4} (.+)$")
 _PIPES = re.compile(r"from (PIPE_\w+) to (PIPE_\w+)")
 _WAITS = re.compile(r"by (PIPE_\w+)")
 _ACCESS = re.compile(
-    r"(PIPE_\w+) (Read|Write) at (?:\w+\(\)\+)?" + _HEX + r"(?: in block (\d{1,9}) ?\((\w+)\))?(?:.*? on device (\d{1,9}))?"
+    r"(PIPE_\w+) (Read|Write) at (?:\w+\(\)\+)?"
+    + _HEX
+    + r"(?: in block (\d{1,9}) ?\((\w+)\))?(?:.*? on device (\d{1,9}))?"
     r"(?:.*? at pc current " + _HEX + r")?(?:.*?\(serialNo:(\d{1,30})\))?"
 )
 _VIOLATION = re.compile(r"\[ERROR\].*Device memory access violation", re.IGNORECASE)
@@ -507,8 +509,8 @@ def _suspected(found: Finding, nodes: Sequence[tuple[int, int]]) -> Finding:
         return found
     return replace(
         found,
-        suspected=f"the address lies in a node of torch_npu's memory pool that is in use ({start:#x}, {size} bytes); run "
-        "with PYTORCH_NO_NPU_MEMORY_CACHING=1 to be sure",
+        suspected=f"the address lies in a node of torch_npu's memory pool that is in use ({start:#x}, {size} bytes); "
+        "run with PYTORCH_NO_NPU_MEMORY_CACHING=1 to be sure",
     )
 
 
