@@ -7,7 +7,7 @@ MINT   ?= .venv-mint
 JOBS   ?= 2
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-sanitize test-mint test-perf test-packaging test-docs docs lint bench bench-judgement bench-gate bench-gate-real catalogue bench-catalogue bench-culprits fuzz clean help
+.PHONY: demo test test-sanitize test-mint test-perf test-packaging test-docs test-isolation docs lint bench bench-judgement bench-gate bench-gate-real catalogue bench-catalogue bench-culprits bench-isolation fuzz clean help
 
 help:
 	@echo "make demo   run the examples on the emulated NPU, then each API that a recorded MiniLM calls, then time some"
@@ -27,6 +27,8 @@ help:
 	@echo "make catalogue  compare all of torch's APIs on the emulated NPU"
 	@echo "make bench-catalogue  plant faults in 42 operators: does the catalogue find them, do the files it leaves fail alone?"
 	@echo "make bench-culprits  plant faults in 40 kernels below four models: are operator, layer and pass named?"
+	@echo "make test-isolation  crashes, hangs and cards that fail, in real processes"
+	@echo "make bench-isolation  20 disasters among 200 tests in supervised processes; two workers against one"
 	@echo "PYTHON=$(PYTHON) makes the environment in $(VENV)"
 
 demo: $(VENV)/.demo
@@ -99,8 +101,16 @@ bench-catalogue: $(VENV)/.test
 bench-culprits: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/culprits/faults.py
 
+test-isolation: $(VENV)/.test
+	OMP_NUM_THREADS=1 ASCEND_DISASTERS=1 $(BIN)/python -m pytest tests/run
+
+# Nobody else may use the machine's two cores meanwhile.
+bench-isolation: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/isolation/disasters.py
+	$(BIN)/python benchmarks/isolation/workers.py
+
 clean:
-	rm -rf $(VENV) $(MINT)
+	rm -rf $(VENV) $(MINT) site
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "pytest-ascend needs Python 3.10 or newer: make PYTHON=python3.11 ...")'

@@ -8,16 +8,15 @@ import math
 import os
 import shlex
 import sys
-import time
 from typing import TextIO
 
 from pytest_ascend.dumps import DumpError
 from pytest_ascend.files import write_pieces
 from pytest_ascend.options import CRITERIA
+from pytest_ascend.progress import Progress
 
 __all__ = ["add_arguments", "run"]
 
-_SECONDS = 2.0
 _COLOURS = {"red": "31", "green": "32", "yellow": "33"}
 
 
@@ -61,7 +60,7 @@ def run(arguments: argparse.Namespace, out: TextIO | None = None, err: TextIO | 
     from pytest_ascend.dumps.rows import json_pieces
     from pytest_ascend.report.compared import as_html, lines
 
-    progress = _Progress(err)
+    progress = Progress("calls compared", err)
     gc.set_threshold(100_000)  # rows and calls hold no cycles to look for
     try:
         found = compare(
@@ -105,23 +104,3 @@ def _coloured(text: str, colour: str, out: TextIO) -> str:
     if not colour or not out.isatty() or "NO_COLOR" in os.environ:
         return text
     return f"\033[{_COLOURS[colour]}m{text}\033[0m"
-
-
-class _Progress:
-    """A line on the terminal that says how far a long comparison is."""
-
-    def __init__(self, err: TextIO) -> None:
-        self.err = err if err.isatty() else None
-        self.next = time.monotonic() + _SECONDS
-        self.shown = False
-
-    def __call__(self, done: int, whole: int) -> None:
-        if self.err is None or time.monotonic() < self.next:
-            return
-        self.next = time.monotonic() + 0.5
-        self.shown = True
-        print(f"\r{done} of {whole} calls compared", end="", file=self.err, flush=True)
-
-    def done(self) -> None:
-        if self.err is not None and self.shown:
-            print("\r" + " " * 60 + "\r", end="", file=self.err, flush=True)

@@ -21,6 +21,7 @@ import pytest
 
 from pytest_ascend import benchmark_storage, child_arguments
 from pytest_ascend.perf.result import PerfResult, PerfVerdict
+from pytest_ascend.progress import watched
 from pytest_ascend.session import AscendSession, PerfFailed, Record, asks_for
 from pytest_ascend.settings import COMPARE, PERF
 
@@ -56,6 +57,7 @@ class PerfRun:
         self.said: list[str] = []
         self.disabled = ""
         self.broken = ""
+        self._told: set[str] = set()
         self._measured = False
         self._base: Base | None = None
 
@@ -385,10 +387,14 @@ class PerfRun:
         self.said.append(f"suite-wide shift: fixed workloads run at {1 + shift:.3f} times what {than} took ({out})")
 
     def _say(self, text: str) -> None:
-        """A line while measuring goes on."""
+        """A line while measuring goes on; where nobody watches, the first of its sort."""
         reporter: Any = self._config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is not None and self._config.getoption("verbose") >= 0:
+        if reporter is None or self._config.getoption("verbose") < 0:
+            return
+        sort = text.partition(" ")[0]  # process, pair, profiling, ...
+        if sort not in self._told or watched(bool(reporter.isatty())):
             reporter.write_line(f"ascend: {text}")
+        self._told.add(sort)
 
     def _baselines(self) -> str:
         """The folder of baselines for people."""

@@ -86,6 +86,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     ascend = session.config.stash[KEY]
     if ascend.on or ascend.watches or ascend.sanitizes:
         ascend.target()  # a usage error now rather than one per test
+    if ascend.on or ascend.watches or ascend.reads:
+        from pytest_ascend.run.progress import RunProgress
+
+        RunProgress.start(session)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ascend.progress import watched
+
 if TYPE_CHECKING:
     from pytest_ascend.observe.recording import Recording
     from pytest_ascend.session import AscendSession
@@ -103,7 +105,7 @@ class TestRecorder:
     def _progress(self) -> Any:
         config = self._session.config
         reporter = config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is None or config.getoption("verbose") < 0:
+        if reporter is None or config.getoption("verbose") < 0 or not watched(bool(reporter.isatty())):
             return False
 
         def say(line: str) -> None:

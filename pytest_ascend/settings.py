@@ -399,7 +399,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "api",
         "Compare the APIs that PATTERN names, without a test file: names or globs separated by commas, such as "
-        "torch.softmax or 'torch.nn.functional.*'; or a case by its id, such as 'torch.softmax[float16-transposed-3]'",
+        "torch.softmax or 'torch.nn.functional.*'; or a case by its id, such as 'torch.softmax[float16-transposed-7]'",
         metavar="PATTERN",
         parse=api,
     ),

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "pytest_ascend"
 
 # Ground floor first: a room may use rooms of its own floor and below.
 FLOORS = (
-    {"options", "files", "judge", "dumps"},
+    {"options", "files", "progress", "judge", "dumps"},
     {"targets", "observe", "cases", "strategies"},
     {"check", "reproduce", "compiled", "perf", "health"},
     {"settings", "session", "marks", "comparison", "examples", "timing", "perf_child", "benchmark_storage"}
@@ -94,7 +94,7 @@ def test_the_ground_floor_is_pure(path: Path) -> None:
     beside = {f"pytest_ascend.{file.removesuffix('.py').replace('/', '.')}" for file in PURE_FILES}
     within = {name for name in names if name.startswith("pytest_ascend.perf")}
     assert all(name.rsplit(".", 1)[0] in beside for name in within)
-    assert rooms_used(path) <= {*PURE, "options", "files", *(["perf"] if within else [])}
+    assert rooms_used(path) <= {*PURE, "options", "files", "progress", *(["perf"] if within else [])}
     assert not {name for name in names if name.split(".")[0] in ("torch_npu", "subprocess", "socket")}
 
 

@@ -34,7 +34,7 @@ class Pending:
     """One case that hasn't been built.
 
     Attributes:
-        id: what pytest calls it, readable and stable: ``torch.softmax[float16-transposed-3]``. Ids that occur twice in
+        id: what pytest calls it, readable and stable: ``torch.softmax[float16-transposed-7]``. Ids that occur twice in
             one source get a number.
         api: the API it calls: ``torch.softmax``.
         dtype: dtype of the case, or ``""`` where it has none.

@@ -17,6 +17,7 @@ import torch
 
 from pytest_ascend.dumps.figures import figures, named
 from pytest_ascend.dumps.tensor_files import Room, parts
+from pytest_ascend.progress import pace
 
 __all__ = ["MEMORY", "NOT_SAVED", "Job", "Rooms", "Saver"]
 
@@ -124,7 +125,7 @@ class Saver:
         self._links: list[Job] = []
         self._rooms = Rooms(memory) if rooms is None else rooms
         self._direct = hasattr(os, "O_DIRECT")
-        self._said = time.monotonic()
+        self._began = self._said = time.monotonic()
 
     def submit(self, job: Job) -> None:
         """Hand a file over. Waits while too much is waiting already."""
@@ -182,7 +183,8 @@ class Saver:
             return
         self._said = now
         done = self._total - self._waiting
-        self._say(f"ascend: recording, {done >> 20} of {self._total >> 20} MB of tensors written so far")
+        how_far = pace(done >> 20, self._total >> 20, now - self._began)
+        self._say(f"ascend: recording, MB of tensors written so far: {how_far}")
 
     def _run(self) -> None:
         import torch

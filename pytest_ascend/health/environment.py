@@ -166,8 +166,8 @@ class Examination:
             yield Finding("driver", version)
         elif self.torch_npu is None:
             yield Finding("driver", "none; needed with a card only", "absent")
-        elif self._why_no_card or self.no_torch or self._working():
-            yield Finding("driver", "none found", "absent")
+        elif self._why_no_card or self.no_torch or self._working() or self._smi is not None or self.machine.nodes():
+            yield Finding("driver", "version unknown", "absent")
         else:
             self._why_no_card = "the driver is missing"
             sentence = "no Ascend driver is here: install driver and firmware, or mount the host's into the container"

@@ -191,6 +191,8 @@ class Screen(DispatchMode):
             if call is None:
                 raise NotImplementedError
             own = _called(call, func, before)
+            unfilled = _unfilled(own, here)
+            own, here = (_without(side, unfilled) for side in (own, here))
             if _equal(own, here):
                 self.judged += 1
                 return None
@@ -198,7 +200,7 @@ class Screen(DispatchMode):
                 golden = _called(call, func, pytree.tree_map(_wide, before))
             except (RuntimeError, NotImplementedError, TypeError, ValueError):
                 golden = own
-            found = judge_tree(golden, here, own, "auto")
+            found = judge_tree(_without(golden, unfilled), here, own, "auto")
         except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
             self.unknown[str(func)] += 1
             return None
@@ -217,6 +219,26 @@ class Screen(DispatchMode):
         self._room -= size
         args, kwargs = pytree.tree_map(_restored, given, before)
         self.suspects.append(Suspect(Case(func, args, kwargs), str(func), inputs, *about))
+
+
+def _unfilled(own: Any, here: Any) -> set[int]:
+    """Which of several results one side leaves empty: what is kept for a backward pass that won't come."""
+    results = [side[0] for side in (own, here)]
+    if not all(isinstance(one, (tuple, list)) for one in results):
+        return set()
+    pairs = enumerate(zip(*results, strict=False))
+    return {i for i, (a, b) in pairs if _is_empty(a) != _is_empty(b)}
+
+
+def _is_empty(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.numel() == 0
+
+
+def _without(side: Any, unfilled: set[int]) -> Any:
+    if not unfilled:
+        return side
+    results, changed = side
+    return [None if i in unfilled else one for i, one in enumerate(results)], changed
 
 
 def _runs_on_cpu(func: Any) -> bool:

@@ -18,6 +18,7 @@ from pytest_ascend.observe import hearing
 from pytest_ascend.observe.apis import ApiRecorder
 from pytest_ascend.observe.layers_recorded import LayerRecorder
 from pytest_ascend.observe.rounds import Counter, Round, chooser, numbers
+from pytest_ascend.progress import watched
 
 __all__ = ["LEVELS", "Recording", "record"]
 
@@ -420,5 +421,5 @@ def _dynamo_ran() -> bool:
 
 
 def _on_terminal(line: str) -> None:
-    if sys.stderr is not None and sys.stderr.isatty():
+    if sys.stderr is not None and watched(sys.stderr.isatty()):
         print(line, file=sys.stderr, flush=True)

@@ -74,10 +74,9 @@ def compare(
             if timed and runner.deadline.left < 2 * (runner.slowest or 0.0):
                 found.stopped = f"the {runner.deadline.seconds:g} s for measuring were over"
                 break
-            say(
-                f"pair {found.pairs + 1} of {goal}: {len(pending)} test{'s' * (len(pending) != 1)}, "
-                f"{runner.deadline} left at most"
-            )
+            tests = f"{len(pending)} test{'s' * (len(pending) != 1)}"
+            rest = f"{_rest(runner, goal - found.pairs)}, {runner.deadline} left at most"
+            say(f"pair {found.pairs + 1} of {goal}: {tests}{rest}")
             try:
                 pair = _pair(runner, base, other, pending, base_first=found.pairs % 2 == 0)
             except OutOfTime:
@@ -106,6 +105,14 @@ def compare(
     found.judged = {key: one for key, one in found.judged.items() if key[0] not in found.failures}
     found.ours = [pair[1] for pair in timed]
     return found
+
+
+def _rest(runner: Runner, pairs: int) -> str:
+    """How long so many pairs of processes will take, by the slowest process there was; before there is one, nothing."""
+    if runner.slowest is None:
+        return ""
+    minutes, seconds = divmod(round(2 * pairs * runner.slowest), 60)
+    return f", about {minutes}:{seconds:02d} for these"
 
 
 def _pair(

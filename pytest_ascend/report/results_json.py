@@ -225,18 +225,18 @@ SCHEMA: dict[str, Any] = {
                 "crash": {
                     "type": "object",
                     "description": "Of a test that ended its process, or left its device unusable.",
-                    "required": ["ending", "again", "alone", "stack", "preceding"],
+                    "required": ["ending", "again", "alone", "stack"],
                     "properties": {
                         "ending": {"type": "string", "description": "How: a signal, an exit status, a time-out."},
                         "again": {"type": "string", "description": "How alone and in blocking mode; empty: not so."},
                         "alone": {"type": "string", "description": "Its outcome alone, where it didn't crash."},
                         "stack": {"type": "array", "items": {"type": "string"}, "description": "Innermost first."},
-                        "preceding": {
-                            "type": "array",
-                            "items": {"type": "string"},
-                            "description": "Tests before it in the same process, where it passes alone.",
-                        },
                     },
+                },
+                "preceding": {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "description": "Of a failure that passes alone: the tests that ran before it in its process.",
                 },
                 "outputs": {"type": "array", "items": {"type": "object"}},
                 "notes": {"type": "array", "items": {"type": "string"}},

@@ -195,8 +195,8 @@ class Crash:
                 "again": "" if self.again is None else self.again.what,
                 "alone": self.alone,
                 "stack": [str(frame) for frame in self.stack()][:40],
-                "preceding": list(self.preceding) if self.alone == "passed" else [],
             },
+            **({"preceding": list(self.preceding)} if self.alone == "passed" else {}),
             **more,
         }
 

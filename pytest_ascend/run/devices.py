@@ -34,11 +34,13 @@ class Plan:
         variable: the environment variable that says which devices a process sees; ``""`` where there is none to say it.
         cards: what it says for each worker, in the workers' order; ``""`` where every worker sees all.
         names: the distinct devices, for people.
+        visible: all that the caller may use.
     """
 
     variable: str
     cards: tuple[str, ...]
     names: tuple[str, ...]
+    visible: tuple[str, ...] = ()
 
     def place(self, worker: int) -> Place:
         """Where a worker runs, counted from 0."""
@@ -110,7 +112,7 @@ def plan(spec: str, workers: int, environ: Mapping[str, str] = os.environ) -> Pl
         name = devices[index] if index < len(devices) else ""
         return Plan("", ("",) * workers, (name,) if name else ())
     cards = tuple(devices[worker % len(devices)] for worker in range(workers))
-    return Plan(variable, cards, tuple(dict.fromkeys(cards)))
+    return Plan(variable, cards, tuple(dict.fromkeys(cards)), devices)
 
 
 def count(spec: str, environ: Mapping[str, str] = os.environ) -> int | None:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ import pytest
 from pytest_ascend.run import devices, journal
 from pytest_ascend.run.crash import Crash
 from pytest_ascend.run.process import Supervised
-from pytest_ascend.run.slots import Slot
+from pytest_ascend.run.slots import Doubt, Slot
 from pytest_ascend.run.supervise import Limits, Supervisor
 from pytest_ascend.settings import COMPARE, repeat
 
@@ -36,6 +36,7 @@ TIMEOUT = 600.0
 _WORKERS = pytest.StashKey[Any]()
 _BLOCKING = {"ASCEND_LAUNCH_BLOCKING": "1", "CUDA_LAUNCH_BLOCKING": "1"}
 _MOST_IN_COMMAND = 20  # preceding tests in a command; more go into a file
+_DOUBTS = 10  # tests that failed and are run once more alone
 _OURS = ("PYTEST_XDIST_", "PYTEST_CURRENT_TEST", devices.DEVICE, devices.MEMORY_SHARE)
 
 
@@ -112,7 +113,8 @@ class IsolatedRun:
             slots = [Slot(number, self._plan.place(number)) for number in range(self._needed(len(left)))]
             limits = Limits.of(self._ascend.settings.isolate_memory, self.timeout(""), len(slots))
             if slots and not self.stopped():
-                Supervisor(left, slots, limits, self).run()
+                doubts = 0 if session.config.getoption("maxfail") else _DOUBTS
+                Supervisor(left, slots, limits, self, self._unused(len(slots)), doubts).run()
         if session.shouldfail:
             raise session.Failed(session.shouldfail)
         if session.shouldstop:
@@ -123,6 +125,11 @@ class IsolatedRun:
 
     def _needed(self, tests: int) -> int:
         return min(len(self._plan.cards), tests)
+
+    def _unused(self, slots: int) -> list[devices.Place]:
+        """Places on cards that this run may use and doesn't."""
+        used = {self._plan.place(number).card for number in range(slots)}
+        return [devices.Place(self._plan.variable, c, 1, slots) for c in self._plan.visible if c not in used]
 
     @contextlib.contextmanager
     def _files(self) -> Iterator[Path]:
@@ -182,13 +189,13 @@ class IsolatedRun:
 
     # -- the supervisor asks, and tells ---------------------------------------------------------------------------
 
-    def start(self, slot: Slot, alone: str, whole: bool) -> tuple[Supervised, str | None]:
+    def start(self, slot: Slot, alone: str, whole: bool, blocking: bool) -> tuple[Supervised, str | None]:
         """A process, and the file that it writes finished tests into."""
         self._count += 1
         number = slot.number
         args = ["-p", "pytest_ascend.run.worker", *map(os.fspath, self._config.invocation_params.args)]
         after: list[str] = ["--no-cov"] if self._config.pluginmanager.hasplugin("pytest_cov") else []
-        after += ["--capture=no"] if alone else []  # what native code writes must outlive it
+        after += ["--capture=no"] if blocking else []  # what native code writes must outlive it
         at = args.index("--") if "--" in args else len(args)
         args[at:at] = after
         options: dict[str, Any] = {"basetemp": os.fspath(self._folder / f"{self._count}" / "tmp")}
@@ -216,7 +223,7 @@ class IsolatedRun:
             "selection": selection,
             "workerinput": workerinput,
             "journal": path,
-            "blocking": bool(alone),
+            "blocking": blocking,
         }
         environment = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
         environment.update(devices.environment(slot.place))
@@ -225,7 +232,7 @@ class IsolatedRun:
             PYTEST_XDIST_WORKER_COUNT=str(len(self._plan.cards)),
             PYTEST_XDIST_TESTRUNUID=self._run_id,
         )
-        if alone:
+        if blocking:
             environment.update(_BLOCKING)
         return Supervised(hello, environment, self._folder / str(self._count)), path
 
@@ -266,6 +273,23 @@ class IsolatedRun:
         if not crash.infra or crash.first.what != "was not run":  # what has not run is run when the run goes on
             self._write(crash.nodeid, everything)
         self._report(crash.nodeid, everything)
+
+    def doubted(self, doubt: Doubt, slot: Slot, alone: str) -> None:
+        """A test that failed among others has been run alone: if it passes there, say what ran before it."""
+        reports = doubt.reports
+        if alone == "passed":
+            item = self._items[doubt.nodeid]
+            again = self._in_order(item, doubt.preceding)
+            count = f"{len(doubt.preceding)} test{'s' * (len(doubt.preceding) != 1)}"
+            note = f"alone it passes, so that what ran before it in the same process matters ({count}): {again}"
+            for report in reports:
+                if report["outcome"] == "failed":
+                    report["sections"] = [*report["sections"], ("order", note)]
+                for record in report.get("ascend_results", ()):
+                    if record["outcome"] in ("failed", "error"):
+                        record["notes"] = [*record["notes"], "alone it passes: what ran before it matters"]
+                        record.update(preceding=list(doubt.preceding), reproducer=again)
+        self.finished(doubt.nodeid, reports, slot, written=True)
 
     def warned(self, warning: Mapping[str, Any]) -> None:
         """Pass a warning on, as pytest itself would have had it."""
@@ -360,7 +384,11 @@ class IsolatedRun:
         if crash.alone != "passed" or not crash.preceding:
             own = getattr(item, "arguments", None)
             return shlex.join(["pytest", *(own or [self._ascend.argument(item)]), *self._judging()])
-        before = [self._items[nodeid] for nodeid in crash.preceding if nodeid in self._items]
+        return self._in_order(item, crash.preceding)
+
+    def _in_order(self, item: pytest.Item, preceding: Sequence[str]) -> str:
+        """The command that runs a test after others."""
+        before = [self._items[nodeid] for nodeid in preceding if nodeid in self._items]
         given = [getattr(one, "arguments", None) for one in (*before, item)]
         if all(one is None for one in given):
             tests = [self._ascend.argument(one) for one in (*before, item)]

@@ -12,7 +12,7 @@ from pytest_ascend.run.crash import Crash
 from pytest_ascend.run.devices import Place
 from pytest_ascend.run.process import Supervised
 
-__all__ = ["AT_ONCE", "Slot", "Work", "Worker"]
+__all__ = ["AT_ONCE", "Doubt", "Slot", "Work", "Worker"]
 
 AT_ONCE = 3
 """Tests that a process is told of: the one that runs, the next, and one more so that it never waits for an answer."""
@@ -47,6 +47,15 @@ class Worker:
     whole: bool = False  # collects everything, because the one test alone could not be found by its name
 
 
+@dataclass(frozen=True)
+class Doubt:
+    """A test that failed after others had run in its process: would it fail alone?"""
+
+    nodeid: str
+    reports: list[dict[str, Any]]
+    preceding: tuple[str, ...]
+
+
 @dataclass
 class Slot:
     """One place: a card, the process that has it, another that stands ready, and its share of the work."""
@@ -57,6 +66,7 @@ class Slot:
     spare: Worker | None = None
     backlog: deque[str] = field(default_factory=deque)
     crash: Crash | None = None
+    doubt: Doubt | None = None
     kept: list[dict[str, Any]] = field(default_factory=list)  # reports of the test that crashed, made before
     failed_starts: int = 0
     failed_probes: int = 0

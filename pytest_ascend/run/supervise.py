@@ -12,14 +12,16 @@ import contextlib
 import re
 import selectors
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pytest_ascend.run import journal
 from pytest_ascend.run.crash import Crash, End
+from pytest_ascend.run.devices import Place
 from pytest_ascend.run.process import Supervised, available_memory, describe_end, memory_of
-from pytest_ascend.run.slots import AT_ONCE, Slot, Work, Worker
+from pytest_ascend.run.slots import AT_ONCE, Doubt, Slot, Work, Worker
 
 __all__ = ["Limits", "Listener", "Supervisor"]
 
@@ -53,7 +55,7 @@ class Limits:
 class Listener(Protocol):
     """Who is told what happens."""
 
-    def start(self, slot: Slot, alone: str, whole: bool) -> tuple[Supervised, str | None]:
+    def start(self, slot: Slot, alone: str, whole: bool, blocking: bool) -> tuple[Supervised, str | None]:
         """Start a process, for one test alone or for many; with the file that it writes finished tests into."""
 
     def timeout(self, nodeid: str) -> float:
@@ -64,6 +66,9 @@ class Listener(Protocol):
 
     def crashed(self, crash: Crash, reports: list[dict[str, Any]], slot: Slot | None) -> None:
         """A test has ended its process, or its device failed; with the reports it made before."""
+
+    def doubted(self, doubt: Doubt, slot: Slot, alone: str) -> None:
+        """A test that failed has been run alone, with this outcome; ``""`` where it could not be."""
 
     def warned(self, warning: Mapping[str, Any]) -> None:
         """A process was warned."""
@@ -76,6 +81,10 @@ class Listener(Protocol):
 
     def stopped(self) -> bool:
         """Whether the run is to end early."""
+
+
+def _failed(reports: list[dict[str, Any]]) -> bool:
+    return any(report["outcome"] == "failed" for report in reports)
 
 
 def _brief(error: str) -> str:
@@ -92,17 +101,30 @@ class Supervisor:
         slots: the places.
         limits: of each process.
         listener: who is told.
+        unused: places on cards that no slot has, for when a card fails.
+        doubts: how many tests that fail are run once more alone, to find those that depend on what ran before them.
     """
 
-    def __init__(self, nodeids: Iterable[str], slots: list[Slot], limits: Limits, listener: Listener) -> None:
+    def __init__(
+        self,
+        nodeids: Iterable[str],
+        slots: list[Slot],
+        limits: Limits,
+        listener: Listener,
+        unused: Iterable[Place] = (),
+        doubts: int = 0,
+    ) -> None:
         self.slots = slots
-        self._limits, self._listener = limits, listener
+        self._limits, self._listener, self._most_doubts = limits, listener, doubts
         nodeids = list(nodeids)
         self._order = nodeids
         self._left = set(nodeids)
         self._work = Work(nodeids, len(slots))
         self._selector = selectors.DefaultSelector()
         self._family_at = 0.0
+        self._doubts: deque[Doubt] = deque()
+        self._doubted = 0
+        self._unused = list(unused)
 
     def run(self) -> None:
         """Run everything. Whatever happens, no process is left."""
@@ -113,6 +135,7 @@ class Supervisor:
                 self._turn(_TICK)
             if not self._left:
                 self._end_all()
+                self._settle_doubts()
         finally:
             for slot in self.slots:
                 for worker in slot.workers:
@@ -135,7 +158,7 @@ class Supervisor:
             return
         if slot.active is None:
             if slot.crash is not None:
-                slot.active = self._start(slot, slot.crash.nodeid, slot.whole)
+                slot.active = self._start(slot, slot.crash.nodeid, slot.whole, blocking=True)
                 slot.spare = slot.spare or (self._start(slot) if self._has_work(slot) else None)
             elif self._has_work(slot):
                 slot.active, slot.spare = slot.spare or self._start(slot), None
@@ -167,8 +190,8 @@ class Supervisor:
         worker.flushed = False
         worker.process.send({"run": nodeid})
 
-    def _start(self, slot: Slot, alone: str = "", whole: bool = False) -> Worker:
-        process, path = self._listener.start(slot, alone, whole)
+    def _start(self, slot: Slot, alone: str = "", whole: bool = False, blocking: bool = False) -> Worker:
+        process, path = self._listener.start(slot, alone, whole, blocking)
         worker = Worker(process, path, alone, whole=whole)
         self._selector.register(process.socket, selectors.EVENT_READ, (slot, worker))
         return worker
@@ -244,7 +267,40 @@ class Supervisor:
             self._conclude(slot, alone=outcome)
             return
         self._left.discard(nodeid)
+        if len(worker.ran) > 1 and self._doubted < self._most_doubts and _failed(reports):
+            self._doubted += 1
+            self._doubts.append(Doubt(nodeid, reports, tuple(worker.ran[:-1])))
+            return
         self._listener.finished(nodeid, reports, slot, written=worker.journal is not None)
+
+    # -- failures that may be others' -----------------------------------------------------------------------------
+
+    def _settle_doubts(self) -> None:
+        """Run tests that failed once more, each alone in a fresh process."""
+        while self._doubts or any(slot.doubt for slot in self.slots):
+            free = [slot for slot in self.slots if not slot.closed and slot.doubt is None]
+            if all(slot.closed for slot in self.slots) or self._listener.stopped():
+                break
+            for slot in free:
+                if self._doubts:
+                    slot.doubt, slot.whole, slot.failed_starts = self._doubts.popleft(), False, 0
+            for slot in self.slots:
+                if slot.doubt is not None and slot.active is None and not slot.closed:
+                    slot.active = self._start(slot, slot.doubt.nodeid, slot.whole)
+                elif slot.active is not None:
+                    self._drive(slot)
+            self._turn(_TICK)
+        left = [(slot, slot.doubt) for slot in self.slots if slot.doubt is not None]
+        for slot, doubt in [*left, *((self.slots[0], one) for one in self._doubts)]:
+            slot.doubt = None
+            self._listener.doubted(doubt, slot, "")
+
+    def _settled(self, slot: Slot, alone: str) -> None:
+        doubt, slot.doubt = slot.doubt, None
+        if doubt is not None:
+            self._listener.doubted(doubt, slot, alone)
+
+    # -- what goes wrong: a test that isn't there -----------------------------------------------------------------
 
     def _missing(self, slot: Slot, worker: Worker, nodeid: str) -> None:
         """A process hasn't collected a test that the controller has."""
@@ -342,7 +398,10 @@ class Supervisor:
         slot.crash, slot.kept, slot.whole = Crash(nodeid, end, tuple(worker.ran)), worker.reports, False
 
     def _conclude(self, slot: Slot, again: End | None = None, alone: str = "", infra: str = "") -> None:
-        """All is known of the test that crashed."""
+        """All is known of the test that crashed, or was in doubt."""
+        if slot.doubt is not None:
+            self._settled(slot, "" if infra else "crashed" if again is not None else alone)
+            return
         crash, slot.crash = slot.crash, None
         if crash is None:
             return
@@ -354,6 +413,9 @@ class Supervisor:
     def _not_started(self, slot: Slot, end: End) -> None:
         slot.failed_starts += 1
         if slot.failed_starts < _STARTS:
+            return
+        if slot.doubt is not None:
+            self._settled(slot, "")
             return
         lines = [line.strip() for line in end.output.splitlines() if line.strip()]
         last = f": {' | '.join(lines[-3:])[-300:]}" if lines else ""
@@ -374,7 +436,7 @@ class Supervisor:
         for slot in self.slots:
             if slot.place.card != card or slot.closed:
                 continue
-            slot.closed = True
+            slot.closed = not self._unused
             for worker in slot.workers:
                 slot.backlog.extendleft(reversed([one for one in worker.told if not worker.alone]))
                 self._kill(worker)
@@ -383,6 +445,11 @@ class Supervisor:
             slot.backlog.clear()
             if slot.crash is not None:
                 self._conclude(slot, infra=f"{why}; the test that ran on it {slot.crash.first.what}")
+            if slot.doubt is not None:
+                self._settled(slot, "")
+            if self._unused:
+                slot.place, slot.failed_probes = self._unused.pop(0), 0
+                self._listener.said(f"card {slot.place.card} takes its place")
         if all(slot.closed for slot in self.slots):
             self._give_up(why)
 

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.catalogue import faults
 from pytest_ascend.cases.catalogue.caselist import load
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "catalogue" / "faults.py"
 CHOSEN = ("exp", "_softmax", "upsample_nearest2d", "floor", "tanh", "native_layer_norm", "sqrt", "add", "gather")
-
-
-@pytest.fixture(scope="module")
-def faults() -> Any:
-    spec = importlib.util.spec_from_file_location("catalogue_faults", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["catalogue_faults"] = module
-    try:
-        spec.loader.exec_module(module)
-        yield module
-    finally:
-        del sys.modules["catalogue_faults"]
 
 
 @pytest.fixture(scope="module")
@@ -34,22 +17,22 @@ def listed() -> Any:
     return load()
 
 
-def test_forty_operators_and_twenty_conditions(faults) -> None:
+def test_forty_operators_and_twenty_conditions() -> None:
     assert len({fault.op for fault in faults.FAULTS}) >= 40
     assert sum(fault.only is not None for fault in faults.FAULTS) >= 20
 
 
 @pytest.mark.parametrize("op", CHOSEN)
-def test_a_planted_fault_is_found(faults, listed, op: str) -> None:
+def test_a_planted_fault_is_found(listed, op: str) -> None:
     (fault,) = (one for one in faults.FAULTS if one.op == op)
     assert faults.found(fault, listed) is not None
 
 
-def test_without_a_fault_nothing_fails(faults, listed) -> None:
+def test_without_a_fault_nothing_fails(listed) -> None:
     assert [by for api in ("torch.exp", "torch.gather") if (by := faults.first_failure(api, listed))] == []
 
 
-def test_the_command_finds_a_fault_and_leaves_a_small_file_that_fails_alone(faults, tmp_path) -> None:
+def test_the_command_finds_a_fault_and_leaves_a_small_file_that_fails_alone(tmp_path) -> None:
     fault = next(one for one in faults.FAULTS if one.op == "exp")
     found = faults.by_command(fault, tmp_path)
     assert found.problem == ""
@@ -59,6 +42,6 @@ def test_the_command_finds_a_fault_and_leaves_a_small_file_that_fails_alone(faul
     assert found.elements <= faults.LARGEST
 
 
-def test_the_command_misses_what_no_case_shows(faults, tmp_path) -> None:
+def test_the_command_misses_what_no_case_shows(tmp_path) -> None:
     never = faults.Fault("exp", "torch.linspace", faults.scaled)
     assert "not found by" in faults.by_command(never, tmp_path).problem

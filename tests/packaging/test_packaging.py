@@ -13,10 +13,12 @@ import sys
 import tarfile
 import venv
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 import pytest
+
+from ..health.patient import NO_CANN, Patient
 
 ROOT = Path(__file__).parent.parent.parent
 TORCH = "torch==2.13.0"  # what CI runs on; the extra takes the newest, gigabytes of it with the libraries of a GPU
@@ -34,10 +36,13 @@ class Clean:
         self.variables = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         self.variables["PATH"] = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
 
-    def __call__(self, *command: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def __call__(
+        self, *command: object, cwd: Path | None = None, variables: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         first, *rest = map(str, command)
+        environment = {**self.variables, **(variables or {})}
         return subprocess.run(
-            [str(self.bin / first), *rest], cwd=cwd, env=self.variables, capture_output=True, text=True, check=False
+            [str(self.bin / first), *rest], cwd=cwd, env=environment, capture_output=True, text=True, check=False
         )
 
     def pip(self, *arguments: object) -> str:
@@ -121,6 +126,46 @@ def test_without_torch_both_commands_say_so(clean, tmp_path) -> None:
     assert (doctor.returncode, doctor.stdout.count("\nwrong: ")) == (1, 1)
 
 
+def no_torch(patient: Patient) -> str:
+    return "torch is not installed"
+
+
+def no_cann(patient: Patient) -> str:
+    patient.package("torch", "2.13.0")
+    patient.package("torch_npu", "2.13.0", NO_CANN)
+    return "CANN is missing (libhccl.so can't be loaded)"
+
+
+def mismatched(patient: Patient) -> str:
+    patient.package("torch", "2.13.0")
+    patient.package("torch_npu", "2.7.1.post2", "raise ImportError('_C.so: undefined symbol: _ZN2at')")
+    patient.cann("8.5.0")
+    return "torch_npu 2.7.1.post2 is made for torch 2.7.1, and this is torch 2.13.0"
+
+
+def unreadable(patient: Patient) -> str:
+    patient.card()
+    said = "dcmi model initialized failed, because the device is used. ret is -8020"
+    patient.command("npu-smi", said, status=255)
+    code = "\ndef fail(i): raise RuntimeError('open device 0 failed, error 507033')\ntorch.npu.set_device = fail\n"
+    with (patient.packages / "torch_npu/__init__.py").open("a") as file:
+        file.write(code)
+    return said
+
+
+@pytest.mark.parametrize("broken", [no_torch, no_cann, mismatched, unreadable], ids=lambda broken: broken.__name__)
+def test_the_doctor_says_one_sentence(clean, tmp_path, broken) -> None:
+    patient = Patient(tmp_path)
+    said = broken(patient)
+    path = f"{patient.commands}{os.pathsep}{clean.variables['PATH']}"
+    variables = {**patient.environment, "PATH": path, "PYTHONPATH": str(patient.packages)}
+    done = clean("pytest-ascend", "doctor", cwd=tmp_path, variables=variables)
+    wrong = [line for line in done.stdout.splitlines() if line.startswith("wrong: ")]
+    assert done.returncode == 1
+    assert len(wrong) == 1, done.stdout
+    assert said in wrong[0]
+
+
 @pytest.mark.parametrize("extras", ["torch", "fast", "html", "yaml", "html,fast,mindspore"])
 def test_extras_resolve(built, clean, extras) -> None:
     if "mindspore" in extras and sys.version_info >= (3, 13):
@@ -151,7 +196,7 @@ def test_three_lines_in_a_fresh_environment(built, tmp_path) -> None:
     doctor = fresh("pytest-ascend", "doctor", cwd=tmp_path)
     assert doctor.returncode == 0, doctor.stdout
     assert doctor.stdout.endswith("nothing is wrong\n")
-    schema: Sequence[str] = fresh("pytest-ascend", "schema").stdout
+    schema = fresh("pytest-ascend", "schema").stdout
     assert json.loads(schema)["title"] == "pytest-ascend results"
 
 

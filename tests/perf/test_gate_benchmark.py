@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -12,24 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks import gate
 from pytest_ascend.perf import PerfVerdict, decide
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gate.py"
-
-
-@pytest.fixture
-def gate() -> Any:
-    """The benchmark's script as a module."""
-    spec = importlib.util.spec_from_file_location("gate_benchmark", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    try:
-        spec.loader.exec_module(module)
-        yield module
-    finally:
-        del sys.modules[spec.name]
 
 
 def test_a_short_run_holds_and_prints_every_rule() -> None:
@@ -46,7 +31,7 @@ def test_a_short_run_holds_and_prints_every_rule() -> None:
     ("verdict", "missed"),
     [("ok", "0.0% of slowdowns by 3% are found"), ("regressed", "3 of 3 runs raise a false alarm")],
 )
-def test_a_gate_that_always_says_the_same_is_missed(gate, monkeypatch, capsys, verdict: str, missed: str) -> None:
+def test_a_gate_that_always_says_the_same_is_missed(monkeypatch, capsys, verdict: str, missed: str) -> None:
     def stubborn(*sides: Any, **options: Any) -> Any:
         return dataclasses.replace(decide(*sides, **options), verdict=PerfVerdict(verdict), needs_more=0)
 
@@ -56,7 +41,7 @@ def test_a_gate_that_always_says_the_same_is_missed(gate, monkeypatch, capsys, v
     assert "two-stage" in capsys.readouterr().out
 
 
-def test_sides_take_turns(gate) -> None:
+def test_sides_take_turns() -> None:
     """Order A B B A: the sides share a steady drift evenly."""
     noise = gate.PROFILES["quiet"]._replace(session=0, drift=0, process=0, correlated=0, jitter=0, spikes=0)
     base, other = gate.taking_turns(np.random.default_rng(0), noise, 1)
@@ -65,7 +50,7 @@ def test_sides_take_turns(gate) -> None:
     assert (other == 1).all()
 
 
-def test_mann_whitney_agrees_with_its_definition(gate) -> None:
+def test_mann_whitney_agrees_with_its_definition() -> None:
     rng = np.random.default_rng(1)
     base, other = rng.random((3, 9)), rng.random((3, 9)) + 0.3
     u = (other[:, :, None] > base[:, None, :]).sum((1, 2))

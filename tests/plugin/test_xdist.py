@@ -67,18 +67,27 @@ def test_nothing_compared_is_said_once(run) -> None:
     assert result.stdout.str().count("nothing was compared") == 1
 
 
-def test_real_comparisons_on_the_emulated_device(run) -> None:
+def test_each_worker_compares_on_a_card_of_the_callers_list(run, pytester, monkeypatch) -> None:
+    monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "5,7")
     result = run(
         """
-        import pytest, torch
-        @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-        def test_it(dtype, ascend_compare):
+        import os, time, pytest, torch
+        @pytest.mark.parametrize("i", range(6))
+        def test_it(i, ascend_compare):
+            assert torch.npu.device_count() == 1
+            assert os.environ["ASCEND_RT_VISIBLE_DEVICES"] == os.environ["PYTEST_ASCEND_DEVICE"]
+            time.sleep(0.2)  # so that both have some
+            dtype = (torch.float32, torch.float16)[i % 2]
             ascend_compare(torch.nn.Linear(8, 4).to(dtype), torch.randn(2, 8, dtype=dtype))
         """,
         "--ascend-compare",
+        "--ascend-json=results.json",
         "-n",
-        "2",
+        "auto",
         subprocess=True,
     )
-    result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["ascend: 2 compared on npu:0 (emulated Ascend910B): 2 PASS"])
+    result.assert_outcomes(passed=6)
+    result.stdout.fnmatch_lines(["ascend: 2 workers on cards 5, 7"])
+    result.stdout.fnmatch_lines(["ascend: 6 compared on npu:0 (emulated Ascend910B): 6 PASS"])
+    found = json.loads((pytester.path / "results.json").read_text())["results"]
+    assert {one["device"] for one in found} == {"5", "7"}

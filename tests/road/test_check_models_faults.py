@@ -5,27 +5,14 @@ The models and faults are those of benchmarks/judgement/models.py, which prints 
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
+from benchmarks.judgement import models
 from pytest_ascend.judge.verdict import Verdict
 
 pytest.importorskip("transformers")
 
-
-def _load():
-    path = Path(__file__).parents[2] / "benchmarks" / "judgement" / "models.py"
-    spec = importlib.util.spec_from_file_location("judgement_models", path)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look it up
-    spec.loader.exec_module(module)
-    return module
-
-
-models = _load()
 SUBJECTS = {name: make(small=True) for name, make in models.SUBJECTS.items()}
 FAULTS = [(name, fault) for name, subject in SUBJECTS.items() for fault in subject.faults]
 # The benchmark tries all in every dtype; here all in bfloat16, where only isolation sees many, and some in the others.

@@ -5,16 +5,14 @@ The faults are those of benchmarks/culprits/faults.py, which tries all forty.
 
 from __future__ import annotations
 
-import importlib.util
 import pickle
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import pytest_ascend as pa
+from benchmarks.culprits import faults as planted
 from pytest_ascend.cases.case import Case
 from pytest_ascend.judge.culprit import Culprit
 from pytest_ascend.judge.verdict import CheckResult, Verdict
@@ -22,16 +20,6 @@ from pytest_ascend.observe import ops
 
 pytest.importorskip("transformers")
 
-
-def _load():
-    path = Path(__file__).parents[2] / "benchmarks" / "culprits" / "faults.py"
-    spec = importlib.util.spec_from_file_location("culprit_faults", path)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look it up
-    spec.loader.exec_module(module)
-    return module
-
-
-planted = _load()
 # The benchmark tries all forty; here those that differ in kind.
 CHOSEN = [
     ("minilm", "addmm"),
@@ -210,3 +198,19 @@ def test_an_error_of_a_suspect_alone_is_told(device):
     assert not found.cleared
     assert not found.culprit.confirmed
     assert "alone it raised RuntimeError: no such kernel alone" in found.culprit.reason
+
+
+def test_what_one_side_leaves_empty_is_no_fault():
+    """In evaluation a batch norm's saved statistics are empty on one device and zeros on another."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 4, 3)).eval()
+
+    def wrong_pool(x, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False):
+        y, where = torch.ops.aten.max_pool2d_with_indices(x, kernel_size, stride, padding, dilation, ceil_mode)
+        return y * 1.01, where
+
+    with pa.emulator.override("aten::max_pool2d_with_indices", wrong_pool):
+        result = check(model, torch.randn(2, 3, 24, 24))
+    assert result.culprit.op == "aten.max_pool2d_with_indices.default"
+    assert result.culprit.confirmed
+    assert result.culprit.module == "3"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from pytest_ascend.run import devices
@@ -67,24 +65,3 @@ def test_threads_are_shared_unless_the_caller_says_so() -> None:
 def test_auto_means_the_number_of_visible_devices() -> None:
     assert devices.count("emulated", {ASCEND: "0,1,2"}) == 3
     assert devices.count("cpu", {}) is None
-
-
-def test_xdist_workers_own_their_cards(run, pytester, monkeypatch) -> None:
-    monkeypatch.setenv(ASCEND, "5,7")
-    result = run(
-        """
-        import os, time, pytest, torch
-        @pytest.mark.parametrize("i", range(6))
-        def test_it(i, ascend_compare):
-            assert torch.npu.device_count() == 1
-            assert os.environ["ASCEND_RT_VISIBLE_DEVICES"] == os.environ["PYTEST_ASCEND_DEVICE"]
-            time.sleep(0.2)  # so that both have some
-            ascend_compare(torch.relu, torch.randn(3))
-        """,
-        "-n", "auto", "--ascend-compare=emulated", "--ascend-json=r.json",
-        subprocess=True,
-    )  # fmt: skip
-    result.assert_outcomes(passed=6)
-    result.stdout.fnmatch_lines(["ascend: 2 workers on cards 5, 7"])
-    found = json.loads((pytester.path / "r.json").read_text())["results"]
-    assert {one["device"] for one in found} == {"5", "7"}

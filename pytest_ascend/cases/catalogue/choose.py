@@ -1,6 +1,6 @@
 """Choosing from the case list: APIs, dtypes, layouts, how many samples, eager or compiled. Torch-free at import.
 
-A case is called ``torch.softmax[float16-transposed-3]``: its dtype, its layout (or the family it was made for, such as
+A case is called ``torch.softmax[float16-transposed-7]``: its dtype, its layout (or the family it was made for, such as
 ``size``), and its number in the list, so that the name means the same case whatever else was asked for.
 """
 

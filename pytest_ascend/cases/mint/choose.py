@@ -1,6 +1,6 @@
 """The cases of mint's functions: torch's samples with mint's arguments. Torch-free at import, and without MindSpore.
 
-A case is called ``mint.softmax[float16-transposed-3]``; number, dtype and layout mean the same as those of the torch
+A case is called ``mint.softmax[float16-transposed-7]``; number, dtype and layout mean the same as those of the torch
 function's case.
 """
 
