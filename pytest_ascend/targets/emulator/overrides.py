@@ -11,7 +11,7 @@ import torch
 
 from .device import machine
 from .dispatch import Kernel, is_view, kernel_of, replacements
-from .raw import Raw
+from .raw import Raw, lending
 
 __all__ = ["Override", "override"]
 
@@ -48,20 +48,24 @@ class Override:
         """Give the kernel addresses: where its results go, then its arguments."""
         made = [] if targets else _results_of(kernel, args, kwargs)
         outs = targets or [out for out, _ in made]
-        self.kernel(*map(Raw, outs), *_raw(args), **_raw(kwargs))
+        if machine.watch is None:
+            with lending() as lend:
+                self.kernel(*map(lend, outs), *_raw(args, lend), **_raw(kwargs, lend))
+        else:
+            self.kernel(*map(Raw, outs), *_raw(args, Raw), **_raw(kwargs, Raw))
         for out, room in made:
             if room is not None and machine.watch is not None:
                 machine.watch.inspect(room, out.nbytes)
         return outs[0] if len(outs) == 1 else tuple(outs)
 
 
-def _raw(value: Any) -> Any:
+def _raw(value: Any, make: Callable[[torch.Tensor], Raw]) -> Any:
     """A structure with addresses in the place of tensors."""
     if isinstance(value, torch.Tensor):
-        return Raw(value)
+        return make(value)
     if isinstance(value, dict):
-        return {name: _raw(one) for name, one in value.items()}
-    return type(value)(map(_raw, value)) if type(value) in (list, tuple) else value
+        return {name: _raw(one, make) for name, one in value.items()}
+    return type(value)(_raw(one, make) for one in value) if type(value) in (list, tuple) else value
 
 
 def _results_of(

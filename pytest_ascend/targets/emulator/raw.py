@@ -2,20 +2,23 @@
 
 A kernel on a card gets pointers. :class:`Raw` is that: it reads and writes where it is told, beside the tensor as well,
 so that a faulty kernel can be written as it is on the card. :func:`malloc` and :func:`free` are the runtime's
-(``aclrtMalloc``, ``aclrtFree``): workspaces that no tensor owns. Without ``--ascend-sanitize`` nothing catches what is
-written out of bounds: it lands in the host's memory, as it would land in a card's.
+(``aclrtMalloc``, ``aclrtFree``): workspaces that no tensor owns. Without ``--ascend-sanitize`` what is written a little
+out of bounds lands in spare memory and nobody is told, as on a card.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from .device import machine
 
-__all__ = ["Raw", "free", "malloc"]
+__all__ = ["Raw", "free", "lending", "malloc"]
 
 
 class Raw:
@@ -81,7 +84,35 @@ class Raw:
         return f"<Raw {self.address:#x}, {self.nbytes} bytes of {self.dtype}>"
 
 
+_SPARE = 4096  # bytes around memory that nobody watches, or a fault would end the process
 _held: dict[int, torch.Tensor] = {}  # what is allocated and nobody watches
+_freed: deque[torch.Tensor] = deque(maxlen=64)
+
+
+@contextlib.contextmanager
+def lending() -> Iterator[Callable[[torch.Tensor], Raw]]:
+    """Make addresses of tensors for a kernel: of copies with memory to spare around them, copied back at the end."""
+    lent: dict[tuple[int, int, torch.dtype], tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def lend(tensor: torch.Tensor) -> Raw:
+        if not tensor.numel():
+            return Raw(tensor)
+        length = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        key = tensor.data_ptr(), length, tensor.dtype
+        if key not in lent:
+            row = tensor.as_strided((length,), (1,), tensor.storage_offset())
+            lent[key] = row, _spacious(length, tensor.dtype).copy_(row)
+        return Raw(lent[key][1].as_strided(tensor.shape, tensor.stride(), lent[key][1].storage_offset()))
+
+    yield lend
+    for row, copy in lent.values():
+        row.copy_(copy)
+
+
+def _spacious(count: int, dtype: torch.dtype) -> torch.Tensor:
+    """A row of elements with memory to spare on either side."""
+    spare = _SPARE // dtype.itemsize
+    return torch.empty(count + 2 * spare, dtype=dtype, device="cpu")[spare : spare + count]
 
 
 def malloc(count: int, dtype: torch.dtype = torch.uint8) -> Raw:
@@ -95,7 +126,7 @@ def malloc(count: int, dtype: torch.dtype = torch.uint8) -> Raw:
         raise ValueError(f"malloc({count}): give a number of elements, 1 or more")
     if (watch := machine.sanitizer) is not None:
         return Raw(watch.malloc(count, dtype))
-    memory = torch.empty(count, dtype=dtype, device="cpu")
+    memory = _spacious(count, dtype)
     _held[memory.data_ptr()] = memory
     return Raw(memory)
 
@@ -109,5 +140,7 @@ def free(raw: Raw) -> None:
     """
     if (watch := machine.sanitizer) is not None:
         watch.free(raw.address)
-    elif _held.pop(raw.address, None) is None:
+    elif (memory := _held.pop(raw.address, None)) is not None:
+        _freed.append(memory)
+    else:
         raise RuntimeError(f"free({raw.address:#x}): no memory of malloc() begins there, or it was freed before")

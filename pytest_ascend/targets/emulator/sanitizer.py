@@ -294,7 +294,7 @@ class Sanitizer(Watch):
                     block.address,
                     block.nbytes,
                     None,
-                    "",
+                    "never freed",
                     block.allocated,
                     op=block.op,
                     frames=_line(block.place),
