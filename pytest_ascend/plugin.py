@@ -67,6 +67,14 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_ascend.perf_run import PerfRun
 
         ascend.perf_results = PerfRun.started(ascend)
+    if (path := config.getoption("ascend_sanitize_child")) is not None:
+        from pytest_ascend.sanitize_run import SanitizedTest
+
+        config.pluginmanager.register(SanitizedTest(ascend, path), "ascend-sanitized-test")
+    elif ascend.sanitizes:
+        from pytest_ascend.sanitize_run import SanitizedRun
+
+        config.pluginmanager.register(SanitizedRun.started(ascend), "ascend-sanitizer")
     if ascend.settings.isolates and not ascend.is_worker and ascend.child is None:
         from pytest_ascend.run.isolate import IsolatedRun
 
@@ -80,7 +88,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         from pytest_ascend import published
 
         published.check(ascend)
-    if ascend.on or ascend.watches:
+    if ascend.on or ascend.watches or ascend.sanitizes:
         ascend.target()  # a usage error now rather than one per test
     if ascend.on or ascend.watches or ascend.reads:
         from pytest_ascend.run.progress import RunProgress
@@ -90,7 +98,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     ascend = config.stash[KEY]
-    return ascend.header() if ascend.on or ascend.watches else None
+    return ascend.header() if ascend.on or ascend.watches or ascend.sanitizes else None
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:

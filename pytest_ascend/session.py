@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]  # CheckResult.to_dict() with "nodeid", "outcome" and "seed"; plain JSON, so it survives xdist
 _TEXT = "script_text"  # of the file that fails alone, on its way to the one process that writes files
+_NO_COMPARISON = ("overflow", "sanitize", "leaks")  # criteria that judge a test rather than a comparison
 _FIGURES = "stored_figures"  # errors, on their way there too
 _OF_THE_CASE = ("seed", "autocast", "reference", _TEXT)  # beside the environment, which is the whole run's
 _RECORDS = pytest.StashKey[list[Record]]()
@@ -122,6 +123,12 @@ class AscendSession:
     def watches(self) -> bool:
         """Whether tests are watched for overflows: ``--ascend-overflow`` or its ini twin was given."""
         return bool(self.settings.overflow) and self.child is None
+
+    @property
+    def sanitizes(self) -> bool:
+        """Whether memory faults are looked for: ``--ascend-sanitize`` or its ini twin was given."""
+        asked = self.settings.sanitize is not None or self.config.getoption("ascend_sanitize_child") is not None
+        return asked and self.child is None
 
     @property
     def is_worker(self) -> bool:
@@ -279,7 +286,7 @@ class AscendSession:
         if self._card:
             record["device"] = self._card
         stores = self.settings.save or self.settings.update or self.settings.limits.error is not None
-        if stores and record["criterion"] != "overflow":
+        if stores and record["criterion"] not in _NO_COMPARISON:
             number = sum(1 for known in item.stash.get(_RECORDS, []) if known["api"] == record["api"])
             record.update(self.errors().look(item, result, target, number))
         item.stash.setdefault(_RECORDS, []).append(record)
@@ -425,7 +432,7 @@ class AscendSession:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         if (
             self.settings.strict
-            and (self.compared_nothing() or self.timed_nothing() or self.watched_nothing())
+            and (self.compared_nothing() or self.timed_nothing() or self.watched_nothing() or self.sanitized_nothing())
             and session.exitstatus == pytest.ExitCode.OK
         ):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -454,14 +461,26 @@ class AscendSession:
     def compared_nothing(self) -> bool:
         """Whether the command line asked for comparisons and none ran."""
         asked = self.config.getoption("ascend_compare") is not None and self.perf_results is None
-        compared = [record for record in self.results if record["criterion"] != "overflow"]
-        return asked and not self.watches and not compared and not self.config.getoption("collectonly")
+        compared = [record for record in self.results if record["criterion"] not in _NO_COMPARISON]
+        return (
+            asked
+            and not self.watches
+            and not self.sanitizes
+            and not compared
+            and not self.config.getoption("collectonly")
+        )
 
     def watched_nothing(self) -> bool:
         """Whether the command line asked to watch for overflows and no test ran an operator on the target."""
         asked = self.config.getoption("ascend_overflow") and self.child is None
         watched = any(record.get("overflows") is not None for record in self.results)
         return bool(asked) and not watched and not self.config.getoption("collectonly")
+
+    def sanitized_nothing(self) -> bool:
+        """Whether the command line asked to look for memory faults and no test that ran was looked at."""
+        asked = self.config.getoption("ascend_sanitize") and self.child is None
+        looked = any(record["criterion"] == "sanitize" for record in self.results)
+        return bool(asked) and not looked and not self.config.getoption("collectonly")
 
     def timed_nothing(self) -> bool:
         """Whether timings were asked for and no test that ran asked for one."""
@@ -485,13 +504,19 @@ class AscendSession:
 
     def summary(self) -> Iterator[Line]:
         """The lines of the terminal section; none for a run that had nothing to do with us."""
-        silent = self.compared_nothing() or self.timed_nothing() or self.watched_nothing() or self.write_error
+        silent = (
+            self.compared_nothing()
+            or self.timed_nothing()
+            or self.watched_nothing()
+            or self.sanitized_nothing()
+            or self.write_error
+        )
         if self.child is not None or not (self.results or self.absent or silent or self._of_the_run()):
             return
-        from pytest_ascend.report import overflows, terminal, timings
+        from pytest_ascend.report import memory, overflows, terminal, timings
 
         verbosity = self.config.getoption("verbose")
-        compared = [r for r in self.results if "perf" not in r and r["criterion"] != "overflow"]
+        compared = [r for r in self.results if "perf" not in r and r["criterion"] not in _NO_COMPARISON]
         timed = [record for record in self.results if "perf" in record]
         missing = "red" if self.settings.strict else "yellow"
         if compared or self.absent:
@@ -504,6 +529,9 @@ class AscendSession:
             yield terminal.Line(
                 f"ascend: --ascend-overflow was given but no test ran an operator on {self.target().spec}", missing
             )
+        yield from memory.summary([r for r in self.results if r["criterion"] in ("sanitize", "leaks")], verbosity)
+        if self.sanitized_nothing():
+            yield terminal.Line("ascend: --ascend-sanitize was given but no test that ran is marked for it", missing)
         if self._errors is not None and verbosity > -2:
             yield from (terminal.Line(f"error drift: {text}", "yellow") for text in self._errors.said(compared))
         if self.perf_results is not None:

@@ -167,6 +167,34 @@ _PICTURE: dict[str, Any] = {
     },
 }
 
+_MEMORY_FAULTS: dict[str, Any] = {
+    "type": "array",
+    "description": "Faults of memory or synchronisation; absent if nobody looked.",
+    "items": {
+        "type": "object",
+        "required": ["kind", "severity", "op", "address", "size", "direction", "suspected", "line"],
+        "properties": {
+            "kind": {"type": "string", "description": "Such as illegal write, uninitialized read, leak, RAW hazard."},
+            "severity": {"enum": ["error", "warning"]},
+            "op": {"type": "string", "description": "The kernel, or operator."},
+            "op_type": {"type": "string"},
+            "address": {**_TEXT_OR_NULL, "description": "In hexadecimal."},
+            "size": {"type": ["integer", "null"], "description": "Bytes."},
+            "direction": {"enum": ["read", "write", ""]},
+            "memory": {"type": "string", "description": "GM, UB, L1, ..."},
+            "region": {"type": ["array", "null"], "items": {"type": "string"}},
+            "block": {"type": "string", "description": "The cores, such as aiv(0-3,7)."},
+            "device": {"type": ["integer", "null"]},
+            "frames": {"type": "array", "items": {"type": "string"}, "description": "The innermost first."},
+            "allocated": {"type": "string"},
+            "detail": {"type": "string"},
+            "suspected": {"type": "string", "description": "Why it may be a false alarm, or empty."},
+            "line": {"type": "string"},
+            "lines": {"type": "array", "items": {"type": "string"}},
+        },
+    },
+}
+
 SCHEMA: dict[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "title": "pytest-ascend results",
@@ -311,6 +339,8 @@ SCHEMA: dict[str, Any] = {
                     },
                 },
                 "overflows": _OVERFLOWS,
+                "memory_faults": _MEMORY_FAULTS,
+                "tools": {"type": "array", "items": {"type": "string"}, "description": "Of the memory check."},
                 "reproducer": {**_TEXT_OR_NULL, "description": "A command that runs the test again."},
                 "script": {**_TEXT_OR_NULL, "description": "A Python file that fails alone."},
             },
