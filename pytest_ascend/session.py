@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pytest_ascend.perf_child import PerfChild
     from pytest_ascend.report.terminal import Line
     from pytest_ascend.run.isolate import IsolatedRun
+    from pytest_ascend.run.workers import Pinning
     from pytest_ascend.targets.base import Target
 
 Record = dict[str, Any]  # CheckResult.to_dict() with "nodeid", "outcome" and "seed"; plain JSON, so it survives xdist
@@ -97,6 +98,7 @@ class AscendSession:
         self.write_error: str | None = None
         self.child: PerfChild | None = None  # in a process that only times tests
         self.perf_results: PerfResults | None = None  # in one that asks others to
+        self.pinning: Pinning | None = None  # in one that may start workers of pytest-xdist
         self.isolated: IsolatedRun | None = None  # in one whose tests run in supervised processes
         self._target: Target | None = None
         self._errors: ErrorBaselines | None = None
@@ -134,6 +136,11 @@ class AscendSession:
     def is_worker(self) -> bool:
         """Whether this process is a worker of pytest-xdist."""
         return hasattr(self.config, "workerinput")
+
+    @property
+    def late(self) -> bool:
+        """Whether the target is looked up only when workers are on their way."""
+        return self.pinning is not None and self.pinning.late
 
     def target(self) -> Target:
         """The resolved target. Raises ``pytest.UsageError`` when this machine hasn't it."""
