@@ -15,7 +15,8 @@ __all__ = ["command", "selection"]
 
 # Options that name a file to write, start workers, or select by what an earlier run left.
 _WITH_VALUE = {
-    *("--ascend-json", "--ascend-ab", "--ascend-ab-python", "--ascend-perf-time", "--ascend-perf-child"),
+    *("--ascend-json", "--ascend-html", "--ascend-github"),
+    *("--ascend-ab", "--ascend-ab-python", "--ascend-perf-time", "--ascend-perf-child"),
     *("--ascend-timeout", "--ascend-isolate-memory", "--ascend-shard", "--ascend-sanitize-args"),
     *("--junitxml", "--junit-xml", "--html", "--report-log", "--log-file", "--basetemp", "--maxfail", "--rootdir"),
     *("--benchmark-json", "--benchmark-save", "--benchmark-compare-fail"),

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pytest_ascend.perf_child import PerfChild
     from pytest_ascend.report.terminal import Line
     from pytest_ascend.run.isolate import IsolatedRun
+    from pytest_ascend.run.workers import Pinning
     from pytest_ascend.targets.base import Target
 
 Record = dict[str, Any]  # CheckResult.to_dict() with "nodeid", "outcome" and "seed"; plain JSON, so it survives xdist
@@ -97,6 +98,7 @@ class AscendSession:
         self.write_error: str | None = None
         self.child: PerfChild | None = None  # in a process that only times tests
         self.perf_results: PerfResults | None = None  # in one that asks others to
+        self.pinning: Pinning | None = None  # in one that may start workers of pytest-xdist
         self.isolated: IsolatedRun | None = None  # in one whose tests run in supervised processes
         self._target: Target | None = None
         self._errors: ErrorBaselines | None = None
@@ -135,6 +137,11 @@ class AscendSession:
     def is_worker(self) -> bool:
         """Whether this process is a worker of pytest-xdist."""
         return hasattr(self.config, "workerinput")
+
+    @property
+    def late(self) -> bool:
+        """Whether the target is looked up only when workers are on their way."""
+        return self.pinning is not None and self.pinning.late
 
     def target(self) -> Target:
         """The resolved target. Raises ``pytest.UsageError`` when this machine hasn't it."""
@@ -272,12 +279,9 @@ class AscendSession:
 
     def record_perf(self, item: pytest.Item, record: Record) -> None:
         """Keep what came of a timing until the item's report is made, and put its gist among the JUnit properties."""
+        record.update(_line(item))
         item.stash.setdefault(_RECORDS, []).append(record)
-        prefix = f"{_prefix(item, '.perf')}.perf"
-        item.user_properties.append((prefix, record["verdict"]))
-        for name in ("metric", "old_s", "new_s", "ratio", "interval", "detectable", "against", "error"):
-            if record["perf"].get(name) not in (None, ""):
-                item.user_properties.append((f"{prefix}.{name}", str(record["perf"][name])))
+        self._add_properties(item, record, _prefix(item, ".perf"))
 
     def record(self, item: pytest.Item, result: CheckResult, seed: int | None, target: str = "auto") -> Record:
         """Keep a result of an item until its report is made, and put its gist among the JUnit properties."""
@@ -285,6 +289,7 @@ class AscendSession:
         of_the_case: Record = {name: environment.pop(name) for name in _OF_THE_CASE if name in environment}
         self.environment = environment or self.environment  # a case that could not run has none
         record: Record = {"nodeid": item.nodeid, **result.to_dict(), "seed": seed, **of_the_case}
+        record.update(_line(item))
         record.update(getattr(item, "detail", {}))
         if self._card:
             record["device"] = self._card
@@ -293,12 +298,14 @@ class AscendSession:
             number = sum(1 for known in item.stash.get(_RECORDS, []) if known["api"] == record["api"])
             record.update(self.errors().look(item, result, target, number))
         item.stash.setdefault(_RECORDS, []).append(record)
-        prefix = _prefix(item, ".verdict")
-        gist = {**record["metrics"], **record}
-        for name in ("verdict", "api", "dtype", "first_divergence", "cosine_similarity", "max_abs_error"):
-            if gist.get(name) is not None:
-                item.user_properties.append((f"{prefix}.{name}", gist[name]))
+        self._add_properties(item, record, _prefix(item, ".verdict"))
         return record
+
+    def _add_properties(self, item: pytest.Item, record: Record, prefix: str) -> None:
+        from pytest_ascend.report import junit
+
+        failed = self.outcome(record) in ("failed", "error")
+        item.user_properties += junit.properties(record, prefix, failed=failed)
 
     def complete(self, item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.TestReport) -> None:
         """Attach the item's results to its report; a failed comparison becomes the report's short text."""
@@ -436,8 +443,10 @@ class AscendSession:
             return
         if self._errors is not None:
             self._errors.store()
-        if self.settings.json is not None:
-            self._write(self.place(self.settings.json))
+        from pytest_ascend import published
+
+        for error in published.publish(self):
+            self.write_error = error
         if self.write_error is not None:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         if (
@@ -447,16 +456,14 @@ class AscendSession:
         ):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def _write(self, path: Path) -> None:
+    def content(self) -> dict[str, Any]:
+        """What the results file of this run says."""
         from pytest_ascend.report import results_json
 
         environment = {**results_json.environment(), **self.environment}
         if self.shard:
             environment["shard"] = self.shard
-        try:
-            results_json.write(path, results_json.document(self.results, environment))
-        except OSError as error:
-            self.write_error = f"--ascend-json: can't write {path}: {error.strerror or error}"
+        return results_json.document(self.results, environment)
 
     def _write_script(self, record: Record, text: str) -> None:
         from pytest_ascend.files import write_text
@@ -506,6 +513,14 @@ class AscendSession:
 
         target = self.target()
         return terminal.header(target.title(), target.describe())
+
+    def error_commands(self) -> Iterator[str]:
+        """GitHub's commands that mark the worst failures, where that was asked for."""
+        if self.child is not None or self.is_worker or not self.results:
+            return
+        from pytest_ascend import published
+
+        yield from published.error_commands(self)
 
     def summary(self) -> Iterator[Line]:
         """The lines of the terminal section; none for a run that had nothing to do with us."""
@@ -566,6 +581,12 @@ def _prefix(item: pytest.Item, of_each: str) -> str:
     """What the next result's JUnit properties start with; each result has one that ends in ``of_each``."""
     count = 1 + sum(name.endswith(of_each) for name, _ in item.user_properties)
     return f"ascend.{count}" if count > 1 else "ascend"
+
+
+def _line(item: pytest.Item) -> Record:
+    """Where the test is in its file, counted from 1; nothing for an item that no line holds."""
+    line = item.location[1]
+    return {} if line is None else {"line": line + 1}
 
 
 def _plain(value: Any) -> Any:

@@ -277,6 +277,18 @@ def results_file(value: str) -> str:
     return value
 
 
+def page(value: str) -> str:
+    """A path that ends in ``.html``, as it is: a test's file that slipped in here would be overwritten."""
+    if not value.lower().endswith((".html", ".htm")):
+        raise argparse.ArgumentTypeError(f"{value!r} can't hold a page: give a path that ends in .html")
+    return value
+
+
+def when(value: str) -> str:
+    """``auto``, ``on`` or ``off``. Raises ``argparse.ArgumentTypeError`` naming the value."""
+    return _one_of(value, ("auto", "on", "off"), "choice of when")
+
+
 def _some_of(value: str, known: tuple[str, ...], what: str) -> str:
     given = words(value)
     strange = [word for word in given if word not in known]
@@ -654,6 +666,20 @@ OPTIONS: tuple[Option, ...] = (
         "Write all results to PATH as strict JSON when the run ends; `pytest-ascend schema` prints its schema",
         metavar="PATH",
     ),
+    Option(
+        "html",
+        "Write all results to PATH as one page to look at when the run ends: it needs no network, and can be sent "
+        "around; `pytest-ascend report html` makes it from a results file (needs pip install 'pytest-ascend[html]')",
+        metavar="PATH",
+        parse=page,
+    ),
+    Option(
+        "github",
+        "Whether the run's summary goes to $GITHUB_STEP_SUMMARY and its 10 worst failures become annotations: on, off "
+        "or auto (the default: where GITHUB_ACTIONS is true)",
+        metavar="WHEN",
+        parse=when,
+    ),
 )
 
 
@@ -696,7 +722,8 @@ class Settings:
         isolate_memory: bytes of host memory for one process; ``None``: its part of what is free.
         resume: go on with an interrupted run.
         shard: which part of the tests runs, as ``run.shard.parse`` reads it.
-        json: where the results file goes.
+        json, html: where the results file and the page go.
+        github: ``auto``, ``on`` or ``off``; ``None``: auto.
     """
 
     compare: str | None = None
@@ -747,6 +774,8 @@ class Settings:
     resume: bool | None = None
     shard: str | None = None
     json: str | None = None
+    html: str | None = None
+    github: str | None = None
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Settings:
@@ -819,7 +848,7 @@ def add_options(parser: pytest.Parser) -> None:
 # What an option of the same meaning, or none at all, takes the place of in a command that runs one test again.
 _ELSEWHERE = (
     *("compare", "api", "json", "reproducers", "perf", "save", "update", "ab", "ab_python", "perf_time"),
-    *("isolate", "timeout", "isolate_memory", "resume", "shard"),
+    *("isolate", "timeout", "isolate_memory", "resume", "shard", "html", "github"),
 )
 
 

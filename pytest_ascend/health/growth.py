@@ -72,7 +72,8 @@ def growth(values: Sequence[float], steps_between: float = 1.0, *, noisy: bool =
     rate = statistics.median(slopes)
     if grows and rate <= 0:  # it rises seldom: then the median pair doesn't
         rate = total / ((len(values) - 1) * steps_between)
-    return Growth(grows, rate, total, chance, chance < CHANCE and not grows)
+    settled = not grows and total > 0 and (chance < CHANCE or second == 0)
+    return Growth(grows, rate, total, chance, settled)
 
 
 def mann_kendall(values: Sequence[float]) -> float:
