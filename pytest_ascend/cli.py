@@ -80,7 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     compare_cli.add_arguments(commands.add_parser("compare", help="compare two recorded dumps, call by call"))
     profiles = commands.add_parser("perf", help="print a profile, or which operators grew between two")
     baselines = commands.add_parser("baseline", help="list, show, compare, prune, merge and import stored baselines")
-    reports = commands.add_parser("report", help="put the results files of a run's parts together")
+    reports = commands.add_parser(
+        "report", help="make a page of a results file, or put those of a run's parts together"
+    )
     given = list(sys.argv[1:] if argv is None else argv)
     if "report" in given[:1]:
         from pytest_ascend import report_cli

@@ -19,6 +19,8 @@ FLOORS = (
     {"check", "reproduce", "compiled", "perf", "health"},
     {"settings", "session", "marks", "comparison", "examples", "timing", "perf_child", "benchmark_storage"}
     | {"perf_run", "child_arguments", "error_baselines", "compared_dumps", "overflow_run", "recorded_tests"}
+    | {"published"}
+    | {"sanitize_run", "sanitize_emulated", "leaks_run"}
     | {"fixtures", "collect", "run", "report"},
     {"plugin", "cli", "baseline_cli", "compare_cli", "report_cli", "doctor_cli"},
 )
@@ -26,7 +28,9 @@ KNOWS_PYTEST = {
     *("settings", "session", "marks", "comparison", "fixtures", "collect", "plugin"),
     *("timing", "perf_child", "benchmark_storage", "perf_run", "child_arguments", "error_baselines", "compared_dumps"),
     "overflow_run",
+    *("sanitize_run", "sanitize_emulated", "leaks_run"),
     "recorded_tests",
+    "published",
     "run",
 }
 PURE = {"judge", "dumps"}
