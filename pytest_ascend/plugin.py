@@ -54,7 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if (ascend.on or ascend.watches) and not ascend.is_worker and config.pluginmanager.hasplugin("xdist"):
         from pytest_ascend.run.workers import Pinning
 
-        config.pluginmanager.register(Pinning(ascend), "ascend-pinning")
+        ascend.pinning = Pinning(ascend)
+        config.pluginmanager.register(ascend.pinning, "ascend-pinning")
     if ascend.settings.record is not None:
         from pytest_ascend.recorded_tests import TestRecorder
 
@@ -88,7 +89,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         from pytest_ascend import published
 
         published.check(ascend)
-    if ascend.on or ascend.watches or ascend.sanitizes:
+    if (ascend.on or ascend.watches or ascend.sanitizes) and not ascend.late:
         ascend.target()  # a usage error now rather than one per test
     if ascend.on or ascend.watches or ascend.reads:
         from pytest_ascend.run.progress import RunProgress
@@ -98,7 +99,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     ascend = config.stash[KEY]
-    return ascend.header() if ascend.on or ascend.watches or ascend.sanitizes else None
+    return ascend.header() if (ascend.on or ascend.watches or ascend.sanitizes) and not ascend.late else None
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -138,7 +139,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     ascend = item.config.stash[KEY]
-    if ascend.on or ascend.watches:
+    if ascend.on or ascend.watches or ascend.sanitizes:
         return (yield from ascend.around(item))
     return (yield)
 
@@ -155,6 +156,15 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     result = yield from overflow_run.around(ascend, item)
     ascend.settle()
     return result
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if pyfuncitem.get_closest_marker("ascend_leaks") is None:
+        return None
+    from pytest_ascend import leaks_run
+
+    return leaks_run.call(pyfuncitem.config.stash[KEY], pyfuncitem)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

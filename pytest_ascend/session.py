@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pytest_ascend.perf_child import PerfChild
     from pytest_ascend.report.terminal import Line
     from pytest_ascend.run.isolate import IsolatedRun
+    from pytest_ascend.run.workers import Pinning
     from pytest_ascend.targets.base import Target
 
 Record = dict[str, Any]  # CheckResult.to_dict() with "nodeid", "outcome" and "seed"; plain JSON, so it survives xdist
@@ -97,11 +98,13 @@ class AscendSession:
         self.write_error: str | None = None
         self.child: PerfChild | None = None  # in a process that only times tests
         self.perf_results: PerfResults | None = None  # in one that asks others to
+        self.pinning: Pinning | None = None  # in one that may start workers of pytest-xdist
         self.isolated: IsolatedRun | None = None  # in one whose tests run in supervised processes
         self._target: Target | None = None
         self._errors: ErrorBaselines | None = None
         self._identity: dict[str, str] = {}
         self.shard: dict[str, Any] = {}  # which part of which collection this run is
+        self.left: dict[str, int] = {}  # bytes on the device that tests left behind
         self._ledger: Ledger | None = None
         self._ran_out = False
         self._share = memory_share()
@@ -134,6 +137,11 @@ class AscendSession:
     def is_worker(self) -> bool:
         """Whether this process is a worker of pytest-xdist."""
         return hasattr(self.config, "workerinput")
+
+    @property
+    def late(self) -> bool:
+        """Whether the target is looked up only when workers are on their way."""
+        return self.pinning is not None and self.pinning.late
 
     def target(self) -> Target:
         """The resolved target. Raises ``pytest.UsageError`` when this machine hasn't it."""
@@ -311,6 +319,10 @@ class AscendSession:
             vars(report)["ascend_error"] = self.outcome(failure.record or {"verdict": "FAIL"}) == "error"
         if isinstance(error, pytest.fail.Exception) and not error.pytrace and report.failed:
             report.longrepr = str(error)  # a sentence of its own; pytest would add that the traceback is hidden
+        if call.when == "teardown" and "pytest_ascend.leaks_run" in sys.modules:
+            from pytest_ascend import leaks_run
+
+            vars(report)["ascend_leaks"] = leaks_run.ended(self, item)
         if records := item.stash.get(_RECORDS, []):
             for record in records:
                 record["outcome"] = self._outcome(record, report, failure)
@@ -363,6 +375,7 @@ class AscendSession:
         finally:
             with contextlib.suppress(RuntimeError):  # a sick device answers nothing
                 self._ledger.end(item.nodeid, self._ran_out)
+                self.left.update(self._ledger.left)
 
     def settle(self) -> None:
         """Wait for the device at the end of a test, so that its late errors are the test's own."""
@@ -404,6 +417,10 @@ class AscendSession:
                 self.errors().keep(record, figures)
             self.results.append(record)
         self.environment = getattr(report, "ascend_environment", self.environment)
+        if said := getattr(report, "ascend_leaks", ""):
+            mine = (r for r in reversed(self.results) if r["nodeid"] == report.nodeid and r["criterion"] == "leaks")
+            for record in mine:
+                record["notes"] = [*record["notes"], said]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -413,12 +430,14 @@ class AscendSession:
     def hear(self, output: Mapping[str, Any]) -> None:
         """Keep what a worker says when it ends."""
         self.absent.update(output.get("ascend_absent", {}))
+        self.left.update(output.get("ascend_left", {}))
         self.shard = self.shard or output.get("ascend_shard", {})
 
     def finish(self, session: pytest.Session) -> None:
         """Write the results file; a strict run that compared nothing fails."""
         if self.is_worker:
-            vars(self.config)["workeroutput"].update(ascend_absent=self.absent, ascend_shard=self.shard)
+            said = {"ascend_absent": self.absent, "ascend_shard": self.shard, "ascend_left": self.left}
+            vars(self.config)["workeroutput"].update(said)
             return
         if self.child is not None:
             return
@@ -461,6 +480,7 @@ class AscendSession:
     def compared_nothing(self) -> bool:
         """Whether the command line asked for comparisons and none ran."""
         asked = self.config.getoption("ascend_compare") is not None and self.perf_results is None
+        asked = asked and not any(record["criterion"] == "leaks" for record in self.results)
         compared = [record for record in self.results if record["criterion"] not in _NO_COMPARISON]
         return (
             asked
@@ -529,7 +549,8 @@ class AscendSession:
             yield terminal.Line(
                 f"ascend: --ascend-overflow was given but no test ran an operator on {self.target().spec}", missing
             )
-        yield from memory.summary([r for r in self.results if r["criterion"] in ("sanitize", "leaks")], verbosity)
+        about_memory = [r for r in self.results if r["criterion"] in ("sanitize", "leaks")]
+        yield from memory.summary(about_memory, self.left, verbosity)
         if self.sanitized_nothing():
             yield terminal.Line("ascend: --ascend-sanitize was given but no test that ran is marked for it", missing)
         if self._errors is not None and verbosity > -2:

@@ -19,6 +19,7 @@ __all__ = ["depth", "heat_map", "histogram", "sparkline", "strips"]
 
 _WIDTH = 420
 _NOTHING = Markup("")
+_HIGHEST = 9  # powers of ten: where the golden is zero, errors in units have no end
 
 
 def _svg(width: float, height: float, label: str, inside: Sequence[Markup], kind: str) -> Markup:
@@ -66,7 +67,7 @@ def histogram(found: Mapping[str, Any]) -> Markup:
     cpu = [int(c) for c in found["cpu"]] if found.get("cpu") else []
     if len(counts) != len(edges) + 1 or not edges:
         return _NOTHING
-    left, right, top, bottom = 34.0, _WIDTH - 8.0, 12.0, 132.0
+    left, right, top, bottom = 34.0, _WIDTH - 8.0, 22.0, 142.0
     wide = (right - left) / len(counts)
     most = max([*counts, *cpu, 1])
 
@@ -91,7 +92,7 @@ def histogram(found: Mapping[str, Any]) -> Markup:
         inside.append(Markup('<polyline points="{}" class="cpu"/>').format(points))
     inside.append(_line(left, bottom, right, bottom, "axis"))
     inside.append(_line(x(unit), top - 4, x(unit), bottom, "limit"))
-    inside.append(_text(x(unit) + 4, top + 4, "1 unit", "start"))
+    inside.append(_text(x(unit), top - 8, "1 unit"))
     for i, edge in enumerate(edges):
         if abs(math.log10(edge) % 2) < 1e-6 or abs(math.log10(edge) % 2 - 2) < 1e-6:
             inside.append(_text(x(i + 1), bottom + 14, _power(edge)))
@@ -102,7 +103,7 @@ def histogram(found: Mapping[str, Any]) -> Markup:
         words += f", {found['strange']} are NaN or infinite on one side only"
     if cpu:
         words += f"; of the CPU's own in the same dtype {sum(cpu[unit:])} are off by more"
-    return _svg(_WIDTH, 152, words, inside, "histogram")
+    return _svg(_WIDTH, 162, words, inside, "histogram")
 
 
 def _many(count: int) -> str:
@@ -158,7 +159,7 @@ class _Scale:
     def __init__(self, values: Sequence[float], low: float, high: float) -> None:
         some = [math.log10(v) for v in values if math.isfinite(v) and v > 0] or [0.0]
         self.first, self.last = math.floor(min(some)), math.ceil(max(some))
-        self.last = max(self.last, self.first + 1)
+        self.last = max(min(self.last, _HIGHEST), self.first + 1)
         self._low, self._high = low, high
 
     def __call__(self, value: float) -> float:
@@ -202,7 +203,11 @@ def depth(
 
     inside = []
     for tick in y.ticks():
-        inside += [_line(left, y(tick), right, y(tick), "grid"), _text(left - 5, y(tick) + 4, _power(tick), "end")]
+        more = " +" if tick == 10.0**_HIGHEST else ""
+        inside += [
+            _line(left, y(tick), right, y(tick), "grid"),
+            _text(left - 5, y(tick) + 4, _power(tick) + more, "end"),
+        ]
     if limit is not None:
         inside.append(_line(left, y(limit), right, y(limit), "limit"))
     if first is not None and first in names:
@@ -249,7 +254,7 @@ def strips(perf: Mapping[str, Any]) -> Markup:
     least, most = min(known), max(known)
     room = (most - least) * 0.06 or most * 0.05
     least, most = least - room, most + room
-    left, right = 46.0, _WIDTH - 10.0
+    left, right = 56.0, _WIDTH - 10.0
 
     def x(seconds: float) -> float:
         return float(left + (right - left) * (seconds - least) / (most - least))

@@ -12,7 +12,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_ascend.report.worst import Record, headline, how_much, reason, state, told, where, word, worst_first
+from pytest_ascend.report.worst import (
+    Record,
+    emulated,
+    headline,
+    how_much,
+    reason,
+    state,
+    told,
+    where,
+    word,
+    worst_first,
+)
 
 __all__ = ["LIMIT", "MOST", "add_summary", "error_commands", "summary"]
 
@@ -24,7 +35,6 @@ _TEXT = 2000
 _ROWS = 200
 _DETAILED = 20
 _SPARE = 4096
-_EMULATED = "emulated"
 
 
 # ------------------------------------------------------------------------------------------------------- annotations
@@ -113,7 +123,7 @@ def _blocks(content: Mapping[str, Any], records: Sequence[Record]) -> Iterator[t
     yield True, f"## {mark} pytest-ascend: {_escape(headline(records))}\n\n"
     where_to = told(content)
     if where_to:
-        loud = " **No card was used: the device is emulated.**" if _EMULATED in where_to else ""
+        loud = f" **{said}**" if (said := emulated(records)) else ""
         yield True, f"On {_escape(where_to)}.{loud}\n\n"
     yield True, _counts(records)
     if bad:

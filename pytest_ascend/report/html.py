@@ -22,6 +22,7 @@ from pytest_ascend.report.lines import duration
 from pytest_ascend.report.worst import (
     STATES,
     Record,
+    emulated,
     headline,
     how_much,
     near_one,
@@ -91,13 +92,13 @@ def page(content: Mapping[str, Any]) -> str:
         "headline": headline(records),
         "mood": _mood(records),
         "where": told(content),
-        "emulated": any("emulated" in str(record.get("target", "")) for record in records),
+        "emulated": emulated(records),
         "counts": _counts(records),
         "cards": [card for _, card in cards],
         "left_out": left_out,
         "failed": sum(state(record) in ("failed", "error") for record in records),
         "models": _models(records, number_of),
-        "timings": [_timing(record) for record in records if record.get("perf")],
+        "timings": [_timing(record, number_of.get(id(record))) for record in records if record.get("perf")],
         "overflows": _overflowed(records),
         "matrix": matrix,
         "matrix_rows": matrix["rows"][:_APIS],
@@ -248,7 +249,7 @@ def _around(found: Mapping[str, Any]) -> dict[str, Any]:
                 "golden": _value(found["golden"][i][j]),
                 "cpu": _value(found["cpu"][i][j]) if "cpu" in found else None,
                 "actual": _value(found["actual"][i][j]),
-                "units": f"{number(unit):.3g}",
+                "units": _units(number(unit)),
                 "over": number(unit) > 1 or unit in ("inf", "nan"),
                 "worst": left + j == index[-1] and (top is None or top + i == index[-2]),
             }
@@ -261,6 +262,10 @@ def _around(found: Mapping[str, Any]) -> dict[str, Any]:
         "rows": rows,
         "cpu": "cpu" in found,
     }
+
+
+def _units(value: float) -> str:
+    return f"{value:.0f}" if 1000 <= value < 100_000 else f"{value:.3g}"
 
 
 def _value(value: Any) -> str:
@@ -349,7 +354,7 @@ def _model(record: Record) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------- timings, overflows
 
 
-def _timing(record: Record) -> dict[str, Any]:
+def _timing(record: Record, card: int | None = None) -> dict[str, Any]:
     from pytest_ascend.report import charts
 
     perf = record["perf"]
@@ -359,6 +364,7 @@ def _timing(record: Record) -> dict[str, Any]:
         operators.append({**row, "before": _time(before), "after": _time(after)})
     found = number(perf.get("detectable"))
     return {
+        "card": card,
         "state": state(record),
         "word": word(record),
         "nodeid": str(record["nodeid"]) + (f" (call {perf['index'] + 1})" if perf.get("index") else ""),

@@ -13,7 +13,7 @@ from pytest_ascend.report import timings
 from pytest_ascend.report.lines import duration
 
 __all__ = [
-    *("STATES", "headline", "how_much", "near_one", "number", "reason", "state", "told", "where", "word"),
+    *("STATES", "emulated", "headline", "how_much", "near_one", "number", "reason", "state", "told", "where", "word"),
     "worst_first",
 ]
 
@@ -112,6 +112,16 @@ def near_one(cosine: float) -> str:
 def told(content: Mapping[str, Any]) -> str:
     """Where it ran: targets, and whether that was an emulated device."""
     return ", ".join(dict.fromkeys(str(r["target"]) for r in content["results"] if r.get("target")))
+
+
+def emulated(records: Iterable[Record]) -> str:
+    """A sentence for a run that no card, or not a card alone, has judged; else ``""``."""
+    targets = {str(record["target"]) for record in records if record.get("target")}
+    if not any("emulated" in target for target in targets):
+        return ""
+    if any(target.startswith("npu") and "emulated" not in target for target in targets):
+        return "Some of it ran on an emulated device, not on a card."
+    return "No card was used: the device is emulated."
 
 
 def headline(records: Sequence[Record]) -> str:

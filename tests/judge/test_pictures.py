@@ -58,6 +58,14 @@ def test_integers_count_in_ones() -> None:
     assert seen["around"]["units"] == [[1.0, 0.0, 10.0]]
 
 
+def test_a_large_error_where_the_golden_is_zero_is_an_error() -> None:
+    golden = torch.tensor([0.0, 1.0, float("inf"), float("nan")], dtype=torch.float64)
+    seen = picture(golden, torch.tensor([0.5, float("inf"), float("inf"), float("nan")]))
+    assert seen is not None
+    assert (seen["histogram"]["strange"], seen["histogram"]["counts"][-1], seen["histogram"]["equal"]) == (1, 1, 2)
+    assert "".join(seen["map"]["cells"]).strip() == "6x=="
+
+
 def test_a_measured_spread_widens_the_unit() -> None:
     golden = torch.ones(8, dtype=torch.float64)
     wrong = golden.float() + 1e-3

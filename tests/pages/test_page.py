@@ -166,7 +166,8 @@ class Opened:
 def path(results, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from pytest_ascend.report import html
 
-    found = tmp_path_factory.mktemp("page") / "report.html"
+    folder = os.environ.get("ASCEND_SCREENSHOTS") or tmp_path_factory.mktemp("page")
+    found = Path(folder, "report.html")
     found.write_text(html.page(results), encoding="utf-8")
     return found
 
