@@ -19,6 +19,7 @@ FLOORS = (
     {"check", "reproduce", "compiled", "perf", "health"},
     {"settings", "session", "marks", "comparison", "examples", "timing", "perf_child", "benchmark_storage"}
     | {"perf_run", "child_arguments", "error_baselines", "compared_dumps", "overflow_run", "recorded_tests"}
+    | {"distributed"}
     | {"fixtures", "collect", "run", "report"},
     {"plugin", "cli", "baseline_cli", "compare_cli", "report_cli", "doctor_cli"},
 )
@@ -27,6 +28,7 @@ KNOWS_PYTEST = {
     *("timing", "perf_child", "benchmark_storage", "perf_run", "child_arguments", "error_baselines", "compared_dumps"),
     "overflow_run",
     "recorded_tests",
+    "distributed",
     "run",
 }
 PURE = {"judge", "dumps"}
