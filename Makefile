@@ -7,7 +7,7 @@ MINT   ?= .venv-mint
 JOBS   ?= 2
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-mint test-perf test-packaging test-docs test-isolation docs lint bench bench-judgement bench-gate bench-gate-real catalogue bench-catalogue bench-culprits bench-isolation fuzz clean help
+.PHONY: demo test test-sanitize test-mint test-perf test-packaging test-docs test-isolation test-pages docs lint bench bench-judgement bench-gate bench-gate-real catalogue bench-catalogue bench-culprits bench-isolation fuzz clean help
 
 help:
 	@echo "make demo   run the examples on the emulated NPU, then each API that a recorded MiniLM calls, then time some"
@@ -15,8 +15,10 @@ help:
 	@echo "make test-mint  run mindspore.mint on MindSpore's CPU kernels against torch, in $(MINT)"
 	@echo "make test-perf  time real processes against a commit, with a planted slowdown"
 	@echo "make test-packaging  build wheel and source distribution, install and use them in clean environments; run the gate"
+	@echo "make test-pages  open the page of --ascend-html in the machine's own Chromium"
 	@echo "make test-docs  run every command that README and documentation show"
 	@echo "make docs   make the documentation's pages in site/"
+	@echo "make test-sanitize  the slow tests of --ascend-sanitize, then all of torch's APIs under it"
 	@echo "make lint   ruff, mypy --strict, and actionlint on the workflows"
 	@echo "make bench  print the speed of the emulated device, the comparison and the plugin"
 	@echo "make bench-judgement  print how often each criterion blames right results and lets planted faults pass"
@@ -57,8 +59,18 @@ test-packaging: $(VENV)/.demo $(VENV)/.packaging
 test-docs: $(VENV)/.test
 	OMP_NUM_THREADS=1 ASCEND_DOCS=1 $(BIN)/python -m pytest tests/docs
 
+# Skipped with a word where this machine has no Chromium (apt install chromium).
+test-pages: $(VENV)/.pages
+	OMP_NUM_THREADS=1 ASCEND_PAGES=1 $(BIN)/python -m pytest -rs tests/pages
+
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The slow part: hangs under the sanitizer, workers, and all of torch's APIs on memory that watches itself.
+test-sanitize: $(VENV)/.test
+	OMP_NUM_THREADS=1 ASCEND_SANITIZE=1 $(BIN)/python -m pytest tests/plugin/test_sanitize_option.py tests/emulator/test_sanitizer.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ascend-compare=emulated --ascend-api 'torch.*' --ascend-dtypes float32 \
+		--ascend-sanitize=memcheck,initcheck -n $(JOBS)
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
@@ -103,7 +115,7 @@ bench-isolation: $(VENV)/.test
 	$(BIN)/python benchmarks/isolation/workers.py
 
 clean:
-	rm -rf $(VENV) $(MINT)
+	rm -rf $(VENV) $(MINT) site
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "pytest-ascend needs Python 3.10 or newer: make PYTHON=python3.11 ...")'

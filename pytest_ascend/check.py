@@ -181,6 +181,8 @@ class _Check:
         result = CheckResult.of(outputs, layers.checkpoints, **self._about())
         if result.verdict.outcome in ("passed", "noted"):
             result = CheckResult.of(without_power(reference, outputs), layers.checkpoints, **self._about())
+        if result.verdict.outcome == "failed" and (depth := self.isolation.depth()):
+            result = dataclasses.replace(result, depth=depth)
         if self.options.bisect and result.verdict is Verdict.FAIL and seen:
             result = self._bisected(result, reference)
         result = self._exercised(result, seen)

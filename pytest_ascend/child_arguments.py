@@ -15,13 +15,14 @@ __all__ = ["command", "selection"]
 
 # Options that name a file to write, start workers, or select by what an earlier run left.
 _WITH_VALUE = {
-    *("--ascend-json", "--ascend-ab", "--ascend-ab-python", "--ascend-perf-time", "--ascend-perf-child"),
-    *("--ascend-timeout", "--ascend-isolate-memory", "--ascend-shard"),
+    *("--ascend-json", "--ascend-html", "--ascend-github"),
+    *("--ascend-ab", "--ascend-ab-python", "--ascend-perf-time", "--ascend-perf-child"),
+    *("--ascend-timeout", "--ascend-isolate-memory", "--ascend-shard", "--ascend-sanitize-args"),
     *("--junitxml", "--junit-xml", "--html", "--report-log", "--log-file", "--basetemp", "--maxfail", "--rootdir"),
     *("--benchmark-json", "--benchmark-save", "--benchmark-compare-fail"),
     *("-n", "--numprocesses", "--maxprocesses", "--max-worker-restart", "--dist", "--tx"),
 }
-_MAYBE_VALUE = {"--ascend-perf", "--benchmark-compare", "--benchmark-histogram"}
+_MAYBE_VALUE = {"--ascend-perf", "--ascend-sanitize", "--benchmark-compare", "--benchmark-histogram"}
 _SWITCHES = {
     *("--ascend-isolate", "--ascend-resume"),
     *("--ascend-save", "--ascend-update", "--benchmark-autosave", "--pdb", "--trace", "--collect-only", "--co"),

@@ -60,7 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status is 0, or 1 when ``doctor`` finds a fault or ``compare`` a difference."""
     parser = argparse.ArgumentParser(prog="pytest-ascend", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("doctor", help="say what this machine has, what is wrong with it, and what to do")
+    commands.add_parser(
+        "doctor",
+        help="say what this machine has, what is wrong with it, and what to do",
+        description="Looks at torch, torch_npu, CANN, driver, devices, tools and the variables that change numerics; "
+        "each device computes something in a process of its own. Status 1: something is wrong; 0: nothing is.",
+    )
     commands.add_parser("schema", help="print the JSON Schema of the --ascend-json file")
     generate = commands.add_parser(
         "generate", help="write a test file for the API calls of a dump, or for APIs of the catalogue"
@@ -75,7 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     compare_cli.add_arguments(commands.add_parser("compare", help="compare two recorded dumps, call by call"))
     profiles = commands.add_parser("perf", help="print a profile, or which operators grew between two")
     baselines = commands.add_parser("baseline", help="list, show, compare, prune, merge and import stored baselines")
-    reports = commands.add_parser("report", help="put the results files of a run's parts together")
+    reports = commands.add_parser(
+        "report", help="make a page of a results file, or put those of a run's parts together"
+    )
     given = list(sys.argv[1:] if argv is None else argv)
     if "report" in given[:1]:
         from pytest_ascend import report_cli

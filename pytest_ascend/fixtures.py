@@ -42,10 +42,12 @@ def ascend_compare(request: pytest.FixtureRequest) -> Comparison:
 def ascend_device(request: pytest.FixtureRequest) -> torch.device:
     """The torch.device that --ascend-compare names, real or emulated; skips the test without that option.
 
-    With --ascend-overflow alone it is the machine's NPU, or the emulated one.
+    With --ascend-overflow or --ascend-sanitize alone it is the machine's NPU, or the emulated one.
     """
     session = request.config.stash[KEY]
-    return (session if session.watches else _session_of(request, "ascend_device")).target().device()
+    return (
+        (session if session.watches or session.sanitizes else _session_of(request, "ascend_device")).target().device()
+    )
 
 
 @pytest.fixture

@@ -54,7 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if (ascend.on or ascend.watches) and not ascend.is_worker and config.pluginmanager.hasplugin("xdist"):
         from pytest_ascend.run.workers import Pinning
 
-        config.pluginmanager.register(Pinning(ascend), "ascend-pinning")
+        ascend.pinning = Pinning(ascend)
+        config.pluginmanager.register(ascend.pinning, "ascend-pinning")
     if ascend.settings.record is not None:
         from pytest_ascend.recorded_tests import TestRecorder
 
@@ -67,6 +68,14 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_ascend.perf_run import PerfRun
 
         ascend.perf_results = PerfRun.started(ascend)
+    if (path := config.getoption("ascend_sanitize_child")) is not None:
+        from pytest_ascend.sanitize_run import SanitizedTest
+
+        config.pluginmanager.register(SanitizedTest(ascend, path), "ascend-sanitized-test")
+    elif ascend.sanitizes:
+        from pytest_ascend.sanitize_run import SanitizedRun
+
+        config.pluginmanager.register(SanitizedRun.started(ascend), "ascend-sanitizer")
     if ascend.settings.isolates and not ascend.is_worker and ascend.child is None:
         from pytest_ascend.run.isolate import IsolatedRun
 
@@ -76,7 +85,11 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     ascend = session.config.stash[KEY]
-    if ascend.on or ascend.watches:
+    if ascend.settings.html is not None:
+        from pytest_ascend import published
+
+        published.check(ascend)
+    if (ascend.on or ascend.watches or ascend.sanitizes) and not ascend.late:
         ascend.target()  # a usage error now rather than one per test
     if ascend.on or ascend.watches or ascend.reads:
         from pytest_ascend.run.progress import RunProgress
@@ -86,7 +99,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     ascend = config.stash[KEY]
-    return ascend.header() if ascend.on or ascend.watches else None
+    return ascend.header() if (ascend.on or ascend.watches or ascend.sanitizes) and not ascend.late else None
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -174,3 +187,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_sep("=", "ascend")
     for line in lines:
         terminalreporter.write_line(line.text, **({line.colour: True} if line.colour else {}))
+    for command in config.stash[KEY].error_commands():
+        terminalreporter.ensure_newline()
+        terminalreporter.write_line(command)

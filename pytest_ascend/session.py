@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     from pytest_ascend.perf_child import PerfChild
     from pytest_ascend.report.terminal import Line
     from pytest_ascend.run.isolate import IsolatedRun
+    from pytest_ascend.run.workers import Pinning
     from pytest_ascend.targets.base import Target
 
 Record = dict[str, Any]  # CheckResult.to_dict() with "nodeid", "outcome" and "seed"; plain JSON, so it survives xdist
 _TEXT = "script_text"  # of the file that fails alone, on its way to the one process that writes files
+_NO_COMPARISON = ("overflow", "sanitize", "leaks")  # criteria that judge a test rather than a comparison
 _FIGURES = "stored_figures"  # errors, on their way there too
 _OF_THE_CASE = ("seed", "autocast", "reference", _TEXT)  # beside the environment, which is the whole run's
 _RECORDS = pytest.StashKey[list[Record]]()
@@ -96,6 +98,7 @@ class AscendSession:
         self.write_error: str | None = None
         self.child: PerfChild | None = None  # in a process that only times tests
         self.perf_results: PerfResults | None = None  # in one that asks others to
+        self.pinning: Pinning | None = None  # in one that may start workers of pytest-xdist
         self.isolated: IsolatedRun | None = None  # in one whose tests run in supervised processes
         self._target: Target | None = None
         self._errors: ErrorBaselines | None = None
@@ -124,9 +127,20 @@ class AscendSession:
         return bool(self.settings.overflow) and self.child is None
 
     @property
+    def sanitizes(self) -> bool:
+        """Whether memory faults are looked for: ``--ascend-sanitize`` or its ini twin was given."""
+        asked = self.settings.sanitize is not None or self.config.getoption("ascend_sanitize_child") is not None
+        return asked and self.child is None
+
+    @property
     def is_worker(self) -> bool:
         """Whether this process is a worker of pytest-xdist."""
         return hasattr(self.config, "workerinput")
+
+    @property
+    def late(self) -> bool:
+        """Whether the target is looked up only when workers are on their way."""
+        return self.pinning is not None and self.pinning.late
 
     def target(self) -> Target:
         """The resolved target. Raises ``pytest.UsageError`` when this machine hasn't it."""
@@ -264,12 +278,9 @@ class AscendSession:
 
     def record_perf(self, item: pytest.Item, record: Record) -> None:
         """Keep what came of a timing until the item's report is made, and put its gist among the JUnit properties."""
+        record.update(_line(item))
         item.stash.setdefault(_RECORDS, []).append(record)
-        prefix = f"{_prefix(item, '.perf')}.perf"
-        item.user_properties.append((prefix, record["verdict"]))
-        for name in ("metric", "old_s", "new_s", "ratio", "interval", "detectable", "against", "error"):
-            if record["perf"].get(name) not in (None, ""):
-                item.user_properties.append((f"{prefix}.{name}", str(record["perf"][name])))
+        self._add_properties(item, record, _prefix(item, ".perf"))
 
     def record(self, item: pytest.Item, result: CheckResult, seed: int | None, target: str = "auto") -> Record:
         """Keep a result of an item until its report is made, and put its gist among the JUnit properties."""
@@ -277,20 +288,23 @@ class AscendSession:
         of_the_case: Record = {name: environment.pop(name) for name in _OF_THE_CASE if name in environment}
         self.environment = environment or self.environment  # a case that could not run has none
         record: Record = {"nodeid": item.nodeid, **result.to_dict(), "seed": seed, **of_the_case}
+        record.update(_line(item))
         record.update(getattr(item, "detail", {}))
         if self._card:
             record["device"] = self._card
         stores = self.settings.save or self.settings.update or self.settings.limits.error is not None
-        if stores and record["criterion"] != "overflow":
+        if stores and record["criterion"] not in _NO_COMPARISON:
             number = sum(1 for known in item.stash.get(_RECORDS, []) if known["api"] == record["api"])
             record.update(self.errors().look(item, result, target, number))
         item.stash.setdefault(_RECORDS, []).append(record)
-        prefix = _prefix(item, ".verdict")
-        gist = {**record["metrics"], **record}
-        for name in ("verdict", "api", "dtype", "first_divergence", "cosine_similarity", "max_abs_error"):
-            if gist.get(name) is not None:
-                item.user_properties.append((f"{prefix}.{name}", gist[name]))
+        self._add_properties(item, record, _prefix(item, ".verdict"))
         return record
+
+    def _add_properties(self, item: pytest.Item, record: Record, prefix: str) -> None:
+        from pytest_ascend.report import junit
+
+        failed = self.outcome(record) in ("failed", "error")
+        item.user_properties += junit.properties(record, prefix, failed=failed)
 
     def complete(self, item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.TestReport) -> None:
         """Attach the item's results to its report; a failed comparison becomes the report's short text."""
@@ -417,27 +431,27 @@ class AscendSession:
             return
         if self._errors is not None:
             self._errors.store()
-        if self.settings.json is not None:
-            self._write(self.place(self.settings.json))
+        from pytest_ascend import published
+
+        for error in published.publish(self):
+            self.write_error = error
         if self.write_error is not None:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         if (
             self.settings.strict
-            and (self.compared_nothing() or self.timed_nothing() or self.watched_nothing())
+            and (self.compared_nothing() or self.timed_nothing() or self.watched_nothing() or self.sanitized_nothing())
             and session.exitstatus == pytest.ExitCode.OK
         ):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def _write(self, path: Path) -> None:
+    def content(self) -> dict[str, Any]:
+        """What the results file of this run says."""
         from pytest_ascend.report import results_json
 
         environment = {**results_json.environment(), **self.environment}
         if self.shard:
             environment["shard"] = self.shard
-        try:
-            results_json.write(path, results_json.document(self.results, environment))
-        except OSError as error:
-            self.write_error = f"--ascend-json: can't write {path}: {error.strerror or error}"
+        return results_json.document(self.results, environment)
 
     def _write_script(self, record: Record, text: str) -> None:
         from pytest_ascend.files import write_text
@@ -454,14 +468,26 @@ class AscendSession:
     def compared_nothing(self) -> bool:
         """Whether the command line asked for comparisons and none ran."""
         asked = self.config.getoption("ascend_compare") is not None and self.perf_results is None
-        compared = [record for record in self.results if record["criterion"] != "overflow"]
-        return asked and not self.watches and not compared and not self.config.getoption("collectonly")
+        compared = [record for record in self.results if record["criterion"] not in _NO_COMPARISON]
+        return (
+            asked
+            and not self.watches
+            and not self.sanitizes
+            and not compared
+            and not self.config.getoption("collectonly")
+        )
 
     def watched_nothing(self) -> bool:
         """Whether the command line asked to watch for overflows and no test ran an operator on the target."""
         asked = self.config.getoption("ascend_overflow") and self.child is None
         watched = any(record.get("overflows") is not None for record in self.results)
         return bool(asked) and not watched and not self.config.getoption("collectonly")
+
+    def sanitized_nothing(self) -> bool:
+        """Whether the command line asked to look for memory faults and no test that ran was looked at."""
+        asked = self.config.getoption("ascend_sanitize") and self.child is None
+        looked = any(record["criterion"] == "sanitize" for record in self.results)
+        return bool(asked) and not looked and not self.config.getoption("collectonly")
 
     def timed_nothing(self) -> bool:
         """Whether timings were asked for and no test that ran asked for one."""
@@ -475,15 +501,29 @@ class AscendSession:
         target = self.target()
         return terminal.header(target.title(), target.describe())
 
+    def error_commands(self) -> Iterator[str]:
+        """GitHub's commands that mark the worst failures, where that was asked for."""
+        if self.child is not None or self.is_worker or not self.results:
+            return
+        from pytest_ascend import published
+
+        yield from published.error_commands(self)
+
     def summary(self) -> Iterator[Line]:
         """The lines of the terminal section; none for a run that had nothing to do with us."""
-        silent = self.compared_nothing() or self.timed_nothing() or self.watched_nothing() or self.write_error
+        silent = (
+            self.compared_nothing()
+            or self.timed_nothing()
+            or self.watched_nothing()
+            or self.sanitized_nothing()
+            or self.write_error
+        )
         if self.child is not None or not (self.results or self.absent or silent or self._of_the_run()):
             return
-        from pytest_ascend.report import overflows, terminal, timings
+        from pytest_ascend.report import memory, overflows, terminal, timings
 
         verbosity = self.config.getoption("verbose")
-        compared = [r for r in self.results if "perf" not in r and r["criterion"] != "overflow"]
+        compared = [r for r in self.results if "perf" not in r and r["criterion"] not in _NO_COMPARISON]
         timed = [record for record in self.results if "perf" in record]
         missing = "red" if self.settings.strict else "yellow"
         if compared or self.absent:
@@ -496,6 +536,9 @@ class AscendSession:
             yield terminal.Line(
                 f"ascend: --ascend-overflow was given but no test ran an operator on {self.target().spec}", missing
             )
+        yield from memory.summary([r for r in self.results if r["criterion"] in ("sanitize", "leaks")], verbosity)
+        if self.sanitized_nothing():
+            yield terminal.Line("ascend: --ascend-sanitize was given but no test that ran is marked for it", missing)
         if self._errors is not None and verbosity > -2:
             yield from (terminal.Line(f"error drift: {text}", "yellow") for text in self._errors.said(compared))
         if self.perf_results is not None:
@@ -524,6 +567,12 @@ def _prefix(item: pytest.Item, of_each: str) -> str:
     """What the next result's JUnit properties start with; each result has one that ends in ``of_each``."""
     count = 1 + sum(name.endswith(of_each) for name, _ in item.user_properties)
     return f"ascend.{count}" if count > 1 else "ascend"
+
+
+def _line(item: pytest.Item) -> Record:
+    """Where the test is in its file, counted from 1; nothing for an item that no line holds."""
+    line = item.location[1]
+    return {} if line is None else {"line": line + 1}
 
 
 def _plain(value: Any) -> Any:

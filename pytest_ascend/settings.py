@@ -11,6 +11,7 @@ import dataclasses
 import math
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ COMPARE = "--ascend-compare"
 PERF = "--ascend-perf"
 PERF_CHILD = "--ascend-perf-child"
 PERF_PROFILE = "--ascend-perf-profile"
+SANITIZE = "--ascend-sanitize"
+SANITIZE_CHILD = "--ascend-sanitize-child"
 TARGETS = (
     "auto (a real NPU, else the emulated one)",
     "npu or npu:N",
@@ -160,6 +163,23 @@ def shard(value: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+SANITIZER_TOOLS = ("memcheck", "initcheck", "racecheck", "synccheck")
+
+
+def sanitizer_tools(value: str) -> str:
+    """Tools of msSanitizer, as they are. Raises ``argparse.ArgumentTypeError`` naming one that is none."""
+    return _some_of(value, SANITIZER_TOOLS, "tool of msSanitizer")
+
+
+def shell_words(value: str) -> str:
+    """Options of another program, quoted as a shell would have them, as they are."""
+    try:
+        shlex.split(value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{value!r} can't be split into options: {error}") from None
+    return value
+
+
 RECORD_LEVELS = ("L0", "L1", "mix")
 RECORD_TASKS = ("tensor", "statistics", "md5")
 RECORD_FORMATS = ("pt", "safetensors")
@@ -255,6 +275,18 @@ def results_file(value: str) -> str:
     if not value.endswith(".json"):
         raise argparse.ArgumentTypeError(f"{value!r} can't hold timings: give a path that ends in .json")
     return value
+
+
+def page(value: str) -> str:
+    """A path that ends in ``.html``, as it is: a test's file that slipped in here would be overwritten."""
+    if not value.lower().endswith((".html", ".htm")):
+        raise argparse.ArgumentTypeError(f"{value!r} can't hold a page: give a path that ends in .html")
+    return value
+
+
+def when(value: str) -> str:
+    """``auto``, ``on`` or ``off``. Raises ``argparse.ArgumentTypeError`` naming the value."""
+    return _one_of(value, ("auto", "on", "off"), "choice of when")
 
 
 def _some_of(value: str, known: tuple[str, ...], what: str) -> str:
@@ -501,6 +533,21 @@ OPTIONS: tuple[Option, ...] = (
         "has at the same place too is a note",
     ),
     Option(
+        "sanitize",
+        "Look for memory faults of the marked tests (those that use the device, or have the marker ascend or "
+        "ascend_sanitize): on a card each runs in a process of its own under msSanitizer, on the emulated NPU memory "
+        f"watches itself. TOOLS: some of {', '.join(SANITIZER_TOOLS)}, separated by commas. Without TOOLS: memcheck",
+        metavar="TOOLS",
+        parse=sanitizer_tools,
+        const="memcheck",
+    ),
+    Option(
+        "sanitize-args",
+        "With --ascend-sanitize on a card: more options for mssanitizer, such as '--leak-check=yes'",
+        metavar="OPTIONS",
+        parse=shell_words,
+    ),
+    Option(
         "record",
         "Record what each test calls into a folder of its own below DIR, in msprobe's layout. `pytest DIR` then runs "
         "the recorded calls",
@@ -619,6 +666,20 @@ OPTIONS: tuple[Option, ...] = (
         "Write all results to PATH as strict JSON when the run ends; `pytest-ascend schema` prints its schema",
         metavar="PATH",
     ),
+    Option(
+        "html",
+        "Write all results to PATH as one page to look at when the run ends: it needs no network, and can be sent "
+        "around; `pytest-ascend report html` makes it from a results file (needs pip install 'pytest-ascend[html]')",
+        metavar="PATH",
+        parse=page,
+    ),
+    Option(
+        "github",
+        "Whether the run's summary goes to $GITHUB_STEP_SUMMARY and its 10 worst failures become annotations: on, off "
+        "or auto (the default: where GITHUB_ACTIONS is true)",
+        metavar="WHEN",
+        parse=when,
+    ),
 )
 
 
@@ -648,6 +709,8 @@ class Settings:
         ab_python: an interpreter to compare with.
         perf_time: seconds for all measuring.
         overflow: watch operators for overflows.
+        sanitize: tools of msSanitizer, separated by commas; ``None``: no memory faults are looked for.
+        sanitize_args: more options of it.
         record: the folder for what tests call; ``None``: nothing is recorded.
         record_level, record_task, record_format: words that ``pytest_ascend.record`` takes.
         record_apis, record_modules: names and globs, as :func:`patterns` reads them.
@@ -659,7 +722,8 @@ class Settings:
         isolate_memory: bytes of host memory for one process; ``None``: its part of what is free.
         resume: go on with an interrupted run.
         shard: which part of the tests runs, as ``run.shard.parse`` reads it.
-        json: where the results file goes.
+        json, html: where the results file and the page go.
+        github: ``auto``, ``on`` or ``off``; ``None``: auto.
     """
 
     compare: str | None = None
@@ -689,6 +753,8 @@ class Settings:
     ab_python: str | None = None
     perf_time: float | None = None
     overflow: bool | None = None
+    sanitize: str | None = None
+    sanitize_args: str | None = None
     record: str | None = None
     record_level: str | None = None
     record_task: str | None = None
@@ -708,6 +774,8 @@ class Settings:
     resume: bool | None = None
     shard: str | None = None
     json: str | None = None
+    html: str | None = None
+    github: str | None = None
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Settings:
@@ -771,15 +839,16 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("ascend", "comparing with an Ascend NPU (pytest-ascend)")
     for option in OPTIONS:
         option.register(group, parser)
-    # What a process that times tests is started with. It isn't for people, so it has no help and no ini twin.
+    # What processes that time or sanitize tests are started with. It isn't for people: no help and no ini twin.
     group.addoption(PERF_CHILD, metavar="PATH", type=results_file, default=None, help=argparse.SUPPRESS)
+    group.addoption(SANITIZE_CHILD, metavar="PATH", default=None, help=argparse.SUPPRESS)
     group.addoption(PERF_PROFILE, action="store_true", default=False, help=argparse.SUPPRESS)
 
 
 # What an option of the same meaning, or none at all, takes the place of in a command that runs one test again.
 _ELSEWHERE = (
     *("compare", "api", "json", "reproducers", "perf", "save", "update", "ab", "ab_python", "perf_time"),
-    *("isolate", "timeout", "isolate_memory", "resume", "shard"),
+    *("isolate", "timeout", "isolate_memory", "resume", "shard", "html", "github"),
 )
 
 
@@ -818,12 +887,20 @@ def _is_tests(arg: str, parse: Callable[[str], Any], pyargs: bool) -> bool:
     return False
 
 
+_SANITIZE_MARKER = (
+    "ascend_sanitize(*tools): the test runs under --ascend-sanitize, with these tools in place of the option's: "
+    f"{', '.join(SANITIZER_TOOLS)}"
+)
+
+
 def marker_help(config: pytest.Config) -> Iterator[str]:
     """The markers' lines in the ini settings; in full for ``pytest --markers``, which alone prints them."""
     if not config.getoption("markers"):
         yield "ascend(**options): options of every ascend_compare in the test"
         yield "ascend_perf(**options): options of every ascend_perf in the test"
+        yield _SANITIZE_MARKER
         return
     from pytest_ascend import marks
 
     yield from map(marks.marker_help, marks.MARKERS)
+    yield _SANITIZE_MARKER

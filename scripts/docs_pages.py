@@ -25,6 +25,7 @@ GROUPS = (
     ("Recorded calls", ("no-fold", "golden", "mapping", "step", "rank")),
     ("Time", ("perf", "baseline", "save", "update", "fail", "ab", "ab-python", "perf-time")),
     ("Overflow", ("overflow",)),
+    ("Memory", ("sanitize",)),
     ("Recording", ("record",)),
     ("Processes and machines", ("isolate", "timeout", "resume", "shard")),
     ("Reports", ("json", "html", "github", "reproducers")),

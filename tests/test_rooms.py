@@ -20,6 +20,8 @@ FLOORS = (
     {"settings", "session", "marks", "comparison", "examples", "timing", "perf_child", "benchmark_storage"}
     | {"perf_run", "child_arguments", "error_baselines", "compared_dumps", "overflow_run", "recorded_tests"}
     | {"distributed"}
+    | {"published"}
+    | {"sanitize_run", "sanitize_emulated", "leaks_run"}
     | {"fixtures", "collect", "run", "report"},
     {"plugin", "cli", "baseline_cli", "compare_cli", "report_cli", "doctor_cli"},
 )
@@ -27,8 +29,10 @@ KNOWS_PYTEST = {
     *("settings", "session", "marks", "comparison", "fixtures", "collect", "plugin"),
     *("timing", "perf_child", "benchmark_storage", "perf_run", "child_arguments", "error_baselines", "compared_dumps"),
     "overflow_run",
+    *("sanitize_run", "sanitize_emulated", "leaks_run"),
     "recorded_tests",
     "distributed",
+    "published",
     "run",
 }
 PURE = {"judge", "dumps"}

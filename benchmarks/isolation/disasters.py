@@ -36,8 +36,10 @@ def environment(folder: Path, planted: bool) -> dict[str, str]:
     if faults.exists():
         for one in faults.iterdir():
             one.unlink()
+    given = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {
-        **os.environ,
+        **given,
+        "PYTHONPYCACHEPREFIX": str(folder / "compiled"),
         "PLANTED": str(int(planted)),
         "ASCEND_EMULATED_FAULTS": str(faults),
         "ASCEND_RT_VISIBLE_DEVICES": "0,1,2,3",
@@ -93,6 +95,8 @@ def main() -> int:
         folder = Path(name)
         (folder / "test_suite.py").write_text(source)
         seconds = {}
+        given = command(folder, 1, "--collect-only")
+        subprocess.run(given, cwd=folder, env=environment(folder, False), capture_output=True, check=False)
         for what, planted in (("healthy", False), ("planted", True)):
             begun = time.monotonic()
             done = subprocess.run(

@@ -46,7 +46,7 @@ class Examination:
         self._emulated: Mapping[str, Any] = {}
         self._smi: NpuSmi | None = None
         self._why_no_card = ""
-        self._wrong = self.no_torch
+        self._torch_is_wrong = self.no_torch
 
     def sections(self) -> Sections:
         """What was found, in the order of the screen."""
@@ -85,13 +85,13 @@ class Examination:
             sentence = "torch is not installed, so nothing can be compared: pip install 'pytest-ascend[torch]'"
             yield Finding("torch", "not installed", "wrong", sentence)
         elif "error" in found or not found:
-            self._wrong = True
+            self._torch_is_wrong = True
             sentence = f"torch can't be imported ({found.get('error', 'no answer')}): install it anew"
             yield Finding("torch", f"{self.torch or 'installed'}, can't be imported", "wrong", sentence)
         else:
             version = found["version"]
             self.torch = version
-            old = self._wrong = (
+            old = self._torch_is_wrong = (
                 tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit()) < OLDEST_TORCH
             )
             sentence = f"torch {version} is too old: pytest-ascend needs 2.4, the emulated NPU 2.13" if old else ""
@@ -114,6 +114,7 @@ class Examination:
             self._why_no_card = "torch_npu and torch don't fit together"
         elif self._import_error and not self.no_torch:
             found += ", can't be imported"
+            level = "absent" if level == "ok" else level
         yield Finding("torch_npu", found, level, sentence)
 
     @property
@@ -179,7 +180,7 @@ class Examination:
             yield fault
         chips = self._smi.chips if self._smi is not None else ()
         yield from map(_chip, chips)
-        known = fault is not None or any(_sick(chip) for chip in chips)
+        known = fault is not None or any(map(_sick, chips))
         for device in self._probed.get("devices", []):
             name = f"npu:{device['index']}"
             if "error" not in device:
@@ -192,8 +193,8 @@ class Examination:
                 yield Finding(name, "doesn't work", "wrong", sentence)
             if "error" in device:
                 self._why_no_card = self._why_no_card or f"{name} doesn't work"
-        if fault is None and not chips and not self._probed.get("devices"):
-            yield self._no_device()
+        if not known and not self._probed.get("devices"):
+            yield from self._no_device(bool(chips))
 
     def _working(self) -> list[Mapping[str, Any]]:
         """The devices that answered, and rightly."""
@@ -223,12 +224,17 @@ class Examination:
             self._why_no_card = self._why_no_card or "no device can be read"
         return Finding("access", found, level, sentence)
 
-    def _no_device(self) -> Finding:
+    def _no_device(self, chips: bool) -> Iterator[Finding]:
+        """Where torch has no device to show: whether that is as it should be."""
         if self.torch_npu is None or self._why_no_card or self.no_torch:
-            return Finding("NPU", "none", "absent")
+            if not chips:
+                yield Finding("NPU", "none", "absent")
+            return
         self._why_no_card = "no device is visible"
-        sentence = "torch_npu finds no device: look at ASCEND_RT_VISIBLE_DEVICES, or give the container /dev/davinci0"
-        return Finding("NPU", "none visible", "wrong", sentence)
+        error = self._probed.get("count", {}).get("error")
+        found = f"finds no device ({error})" if error else "finds no device"
+        sentence = f"torch_npu {found}: look at ASCEND_RT_VISIBLE_DEVICES, or give the container /dev/davinci0"
+        yield Finding("visible", "none", "wrong", sentence)
 
     # -- the rest -----------------------------------------------------------------------------------------------------
 
@@ -268,7 +274,7 @@ class Examination:
         why = "torch is missing" if self.no_torch else str(self._emulated.get("error", "torch can't be imported"))
         if self.torch_npu is not None and not self.no_torch:
             yield Finding("emulated", "unavailable: never beside torch_npu", "absent")
-        elif self._wrong:
+        elif self._torch_is_wrong:
             yield Finding("emulated", f"unavailable: {why}", "absent")
         else:
             yield Finding("emulated", "unavailable", "wrong", f"there is no device to compare on: {why}")

@@ -34,7 +34,8 @@ def probe(steps: tuple[str, ...], environment: Mapping[str, str], seconds: float
         seconds: after so long it is ended.
 
     Returns:
-        What each step found, as a mapping; of ``devices`` a list. A step that failed has ``error``: one sentence or so.
+        What each step found, as a mapping; of ``devices`` a list, and their number under ``count``. A step that failed
+        has ``error``: one sentence or so.
     """
     command = [sys.executable, "-c", _CODE, json.dumps(sys.path), *steps]
     process = subprocess.Popen(
@@ -94,9 +95,11 @@ def main(steps: list[str]) -> None:
     """Run the steps, in this process, and print what each found."""
     for step in steps:
         if step == "devices":
-            for index in range(_count()):
-                with _told(step, index=index) as found:
-                    found.update(_device(index))
+            with _told("count") as found:
+                found["number"] = _count()
+            for index in range(found.get("number", 0)):
+                with _told(step, index=index) as device:
+                    device.update(_device(index))
         else:
             with _told(step) as found:
                 found.update({"torch": _torch, "torch_npu": _torch_npu, "emulated": _emulated}[step]())
@@ -138,7 +141,7 @@ def _torch_npu() -> dict[str, Any]:
     import importlib
 
     module = importlib.import_module("torch_npu")
-    return {"version": str(getattr(module, "__version__", "")), "devices": _count()}
+    return {"version": str(getattr(module, "__version__", ""))}
 
 
 def _count() -> int:

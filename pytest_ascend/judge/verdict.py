@@ -105,7 +105,7 @@ class Kind(Word):
     index = "index"  # type: ignore[assignment]  # shadows str.index, which nobody calls on a Kind
 
 
-_WHY = {
+WHY = {
     Kind.structure: "the outputs are nested differently, so their values were not compared",
     Kind.shape: "values are only compared between equal shapes",
     Kind.dtype: "the target returned another dtype than the reference",
@@ -224,6 +224,7 @@ class OutputResult:
     ``path`` names it ("output", "output[0]", "output.logits", "output['k']", "grad(args[0])", "grad(weight)",
     "mutated(args[0])"). ``status`` is "pass", "warning" or "fail"; a warning doesn't fail. ``dtype`` and ``shape`` are
     the actual's. ``pattern`` says in a few words which elements are wrong; see :mod:`pytest_ascend.judge.places`.
+    ``picture`` shows them, where it failed; see :mod:`pytest_ascend.judge.pictures`.
     """
 
     path: str
@@ -235,6 +236,7 @@ class OutputResult:
     shape: tuple[int, ...] = ()
     metrics: Metrics | None = None
     pattern: str = ""
+    picture: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Strict JSON form."""
@@ -248,6 +250,7 @@ class OutputResult:
             "shape": list(self.shape),
             "pattern": self.pattern,
             "metrics": self.metrics.to_dict() if self.metrics else None,
+            **({} if self.picture is None else {"picture": dict(self.picture)}),
         }
 
 
@@ -322,11 +325,13 @@ class CheckpointResult:
         return self.metrics[name]
 
     def to_dict(self) -> dict[str, Any]:
-        """The three keys of the results file."""
+        """The three keys of the results file; of the first layer that is wrong also where, and its picture."""
+        drawn = next((output for output in self.outputs if output.picture is not None), None)
         return {
             "cosine_similarity": jsonable(self.cosine_similarity),
             "max_abs_error": jsonable(self.max_abs_error),
             "status": self.status,
+            **({} if drawn is None else {"pattern": drawn.pattern, "picture": dict(drawn.picture or {})}),
         }
 
 
@@ -344,7 +349,10 @@ class CheckResult:
     alone are wrong, the layer whose backward pass is the first that is wrong; or is None. ``culprit`` is the operator
     that is wrong by itself, where a model or a function of several operators failed and it was found.
     ``reproducer`` is a command that runs the test again, ``script`` the path of a file that fails alone. ``overflows``
-    are operators whose results left the range of their dtype, as plain JSON; None where nobody watched.
+    are operators whose results left the range of their dtype, as plain JSON; None where nobody watched. ``depth`` is
+    how far off a failed model's layers are, in execution order, as plain JSON: ``layer``; ``error``, carried along with
+    what came before, and ``cpu``, the CPU's own in its dtype, both root mean squares in units; and ``alone``, how many
+    times over its limit the layer is with equal inputs. None where it wasn't measured.
     """
 
     verdict: Verdict
@@ -363,6 +371,7 @@ class CheckResult:
     script: str | None = None
     culprit: Culprit | None = None
     overflows: tuple[Mapping[str, Any], ...] | None = None
+    depth: tuple[Mapping[str, Any], ...] = ()
 
     @classmethod
     def of(
@@ -439,6 +448,7 @@ class CheckResult:
             "reproducer": self.reproducer,
             "script": self.script,
             **({} if self.overflows is None else {"overflows": [dict(one) for one in self.overflows]}),
+            **({"depth": [jsonable(dict(one)) for one in self.depth]} if self.depth else {}),
         }
 
     def render(self) -> Iterator[str]:
@@ -485,7 +495,7 @@ class CheckResult:
         return worst
 
     def _why(self) -> Iterator[str]:
-        because = f"{_WHY[self.kind]} " if self.kind else ""
+        because = f"{WHY[self.kind]} " if self.kind else ""
         yield f"  why:       {because}(criterion {self.criterion})"
 
     def _who(self) -> Iterator[str]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -156,6 +156,11 @@ class Yardsticks:
     _once: dict[str, torch.Tensor] | None = None
     _unrounded: dict[str, torch.Tensor] | None = None
     _kernels: int = MOST_KERNELS
+
+    @property
+    def known(self) -> Mapping[str, torch.Tensor]:
+        """The spreads that were measured so far."""
+        return self._spreads
 
     def spreads(self, paths: Collection[str]) -> dict[str, torch.Tensor]:
         """The spread of every element at the paths; paths that have none are missing.

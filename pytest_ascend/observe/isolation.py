@@ -43,6 +43,8 @@ __all__ = ["Feeder", "Isolation", "Recorder", "like"]
 _NARROW = (torch.float16, torch.bfloat16)
 #: The benchmark's error in a layer counts as noise up to so many roundoffs of its output's root mean square.
 _NOISE_CAP = 4.0
+#: The layers of the deepest curve that is kept.
+_LAYERS = 1000
 
 
 class Recorder:
@@ -225,6 +227,8 @@ class Isolation:
         self.possible = bool(setting.checkpoints) and wanted is not False
         #: to be filled by the benchmark's run
         self.recorder = Recorder() if self.always else None
+        self._points: list[curve.Point] = []
+        self._seen: list[Stage] = []
         # Under autocast a layer rounds its weights first.
         self._kernels = _kernels(case, setting.checkpoints) if setting.autocast is None else frozenset()
 
@@ -237,15 +241,35 @@ class Isolation:
         notes: list[str] = []
         try:
             if wrong:
-                points = curve.measure(look, actual)
+                points = self._points = curve.measure(look, actual)
             if self.always or (self.possible and wrong):
-                stages = self._stages(look)
+                stages = self._seen = self._stages(look)
                 if any(stage.failed for stage in stages):
                     return self._confirmed(look, judged, stages, points), []
                 judged = _excused(judged, stages)
         except (RunFailed, ValueError) as error:
             notes = [f"the layers could not be told apart by running them again: {error}"]
         return (curve.judge(judged, points) if judged.failed else judged), notes
+
+    def depth(self) -> tuple[dict[str, Any], ...]:
+        """How far off each layer is, as ``CheckResult.depth``; empty where nothing was wrong."""
+        alone: dict[str, float] = {}
+        for stage in self._seen:
+            if not stage.before:
+                alone[stage.call] = max(alone.get(stage.call, 0.0), stage.finding.times)
+        points = {point.name: point for point in self._points}
+        names = list(points) or [name for name in alone if name]
+        if not any(stage.failed for stage in self._seen) and not points:
+            return ()
+        return tuple(
+            {
+                "layer": name,
+                "error": points[name].actual if name in points else None,
+                "cpu": points[name].benchmark if name in points else None,
+                "alone": alone.get(name),
+            }
+            for name in names[:_LAYERS]
+        )
 
     def _stages(self, look: SecondLook) -> list[Stage]:
         feed = self._feeder(look)

@@ -17,6 +17,9 @@ from pytest_ascend.perf.runner import Call, Key, Process
 
 __all__ = ["Judged", "against_pairs", "against_sessions", "baseline_name", "session_of", "shift_of"]
 
+MOST_SHOWN = 64
+"""Processes and sessions whose times are kept for people to look at."""
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -35,6 +38,9 @@ class Judged:
         notes: what a reader should know.
         operators: those that grew most, worst first, where there was a regression.
         stored: whether the timings went into a baseline.
+        old_each, new_each: seconds per call of each process, the median, or beside stored sessions of each session;
+            the last ``MOST_SHOWN``.
+        history: of each stored session, the oldest first: ``date``, ``commit`` and ``seconds``.
     """
 
     nodeid: str
@@ -53,6 +59,9 @@ class Judged:
     notes: tuple[str, ...] = ()
     operators: tuple[Mapping[str, Any], ...] = ()
     stored: bool = False
+    old_each: tuple[float, ...] = ()
+    new_each: tuple[float, ...] = ()
+    history: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def key(self) -> Key:
@@ -64,6 +73,8 @@ class Judged:
         plain = {**vars(self), **self.result.to_dict()}
         del plain["result"]
         plain.update(facts=dict(self.facts), notes=list(self.notes), operators=[dict(row) for row in self.operators])
+        plain.update(old_each=list(self.old_each), new_each=list(self.new_each))
+        plain.update(history=[dict(session) for session in self.history])
         return plain
 
     @classmethod
@@ -79,7 +90,8 @@ class Judged:
             **{name: plain[name] for name in names},
         )
         own = {name: plain[name] for name in cls.__dataclass_fields__ if name != "result"}
-        return cls(**{**own, "notes": tuple(own["notes"]), "operators": tuple(own["operators"])}, result=result)
+        rows = {name: tuple(own[name]) for name in ("notes", "operators", "old_each", "new_each", "history")}
+        return cls(**{**own, **rows}, result=result)
 
 
 def baseline_name(key: Key) -> str:
@@ -134,6 +146,9 @@ def against_sessions(
         threshold=limit,
         shift=factor / statistics.median(factors) - 1 if factors else None,
         notes=_notes(calls),
+        old_each=tuple(old[-MOST_SHOWN:]),
+        new_each=_each(samples),
+        history=_history(baseline, metric),
     )
 
 
@@ -164,6 +179,8 @@ def against_pairs(pairs: Sequence[tuple[Call, Call]], *, threshold: float, base:
         threshold=limit,
         shift=shift,
         notes=_notes(calls),
+        old_each=_each(old),
+        new_each=_each(new),
     )
 
 
@@ -211,6 +228,18 @@ def _factors(baseline: Baseline | None, metric: str, processes: Sequence[Process
 
 def _middle(samples: Sequence[Sequence[float]]) -> float | None:
     return statistics.median(map(statistics.median, samples)) if samples else None
+
+
+def _each(samples: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    return tuple(statistics.median(one) for one in samples[-MOST_SHOWN:])
+
+
+def _history(baseline: Baseline | None, metric: str) -> tuple[dict[str, Any], ...]:
+    sessions = [] if baseline is None else baseline.timed(metric)[-MOST_SHOWN:]
+    return tuple(
+        {"date": one.date, "commit": one.commit, "seconds": statistics.median(one.timings[metric].medians)}
+        for one in sessions
+    )
 
 
 def _unusable(result: PerfResult, calls: Sequence[Call]) -> PerfResult:

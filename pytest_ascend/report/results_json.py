@@ -17,8 +17,9 @@ from pytest_ascend.report import timings
 
 VERSION = 1
 
-_NUMBER = {"anyOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}]}
+_NUMBER: dict[str, Any] = {"anyOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}]}
 _TEXT_OR_NULL = {"type": ["string", "null"]}
+_NUMBER_OR_TEXT = {"anyOf": [*_NUMBER["anyOf"], {"type": "null"}]}
 _NUMBER_OR_NULL = {"anyOf": [{"type": "number"}, {"type": "null"}]}
 VERDICTS = [*(verdict.value for verdict in Verdict), *timings.VERDICTS]
 """Words that the verdict of a result can be."""
@@ -51,6 +52,21 @@ _PERF: dict[str, Any] = {
         "notes": {"type": "array", "items": {"type": "string"}},
         "operators": {"type": "array", "items": {"type": "object"}, "description": "Those that grew, worst first."},
         "stored": {"type": "boolean", "description": "Whether it went into a baseline."},
+        "old_each": {"type": "array", "items": {"type": "number"}, "description": "Seconds a call, of each process."},
+        "new_each": {"type": "array", "items": {"type": "number"}},
+        "history": {
+            "type": "array",
+            "description": "Stored sessions, the oldest first.",
+            "items": {
+                "type": "object",
+                "required": ["date", "commit", "seconds"],
+                "properties": {
+                    "date": {"type": "string"},
+                    "commit": {"type": "string"},
+                    "seconds": {"type": "number"},
+                },
+            },
+        },
         "error": {"type": "string", "description": "Why it couldn't be timed, or empty."},
         "accept": {**_TEXT_OR_NULL, "description": "The command that makes this the new baseline."},
     },
@@ -95,6 +111,86 @@ _OVERFLOWS: dict[str, Any] = {
             "lost": {**_NUMBER_OR_NULL, "description": "Share of the elements that became 0 or subnormal."},
             "count": {"type": "integer", "minimum": 1},
             "also_on_cpu": {"type": "boolean", "description": "The CPU's run overflows there too."},
+        },
+    },
+}
+
+_COUNTS = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+_TABLE = {"type": "array", "items": {"type": "array"}}
+_PICTURE: dict[str, Any] = {
+    "type": "object",
+    "description": "Of a failed output: errors in units, of which 1 needs no explanation.",
+    "required": ["unit", "histogram", "map", "around"],
+    "properties": {
+        "unit": {"type": "string", "description": "What a unit of an element is."},
+        "histogram": {
+            "type": "object",
+            "required": ["edges", "counts", "equal", "strange", "cpu"],
+            "properties": {
+                "edges": {"type": "array", "items": {"type": "number"}, "description": "Between bins, in units."},
+                "counts": {**_COUNTS, "description": "One more than edges: below the first, ..., above the last."},
+                "equal": {"type": "integer", "minimum": 0, "description": "Elements without an error; in no bin."},
+                "strange": {"type": "integer", "minimum": 0, "description": "NaN or infinite on one side; in no bin."},
+                "cpu": {"anyOf": [_COUNTS, {"type": "null"}], "description": "The CPU's own errors in the same dtype."},
+            },
+        },
+        "map": {
+            "type": "object",
+            "description": "The last dimension across, all others down; a cell shows its worst element.",
+            "required": ["rows", "columns", "down", "across", "cells"],
+            "properties": {
+                "rows": {"type": "integer", "minimum": 1},
+                "columns": {"type": "integer", "minimum": 1},
+                "down": {"type": "integer", "minimum": 1, "description": "Rows in a cell."},
+                "across": {"type": "integer", "minimum": 1, "description": "Columns in a cell."},
+                "cells": {
+                    "type": "array",
+                    "items": {"type": "string", "pattern": "^[ =.1-6x]*$"},
+                    "description": "=: equal; .: up to 1 unit; 1: up to 10; ...; 5: up to 1e5; 6: more; "
+                    "x: NaN or infinite on one side; space: no element.",
+                },
+            },
+        },
+        "around": {
+            "type": "object",
+            "description": "Values about the worst element, in the last two dimensions.",
+            "required": ["index", "first", "golden", "actual", "units"],
+            "properties": {
+                "index": {"type": "array", "items": {"type": "integer"}, "description": "Of the worst element."},
+                "first": {"type": "array", "items": {"type": "integer"}, "description": "Of the window's first one."},
+                "golden": _TABLE,
+                "cpu": {**_TABLE, "description": "The CPU's own in the same dtype, where there is one."},
+                "actual": _TABLE,
+                "units": {**_TABLE, "description": "Errors."},
+            },
+        },
+    },
+}
+
+_MEMORY_FAULTS: dict[str, Any] = {
+    "type": "array",
+    "description": "Faults of memory or synchronisation; absent if nobody looked.",
+    "items": {
+        "type": "object",
+        "required": ["kind", "severity", "op", "address", "size", "direction", "suspected", "line"],
+        "properties": {
+            "kind": {"type": "string", "description": "Such as illegal write, uninitialized read, leak, RAW hazard."},
+            "severity": {"enum": ["error", "warning"]},
+            "op": {"type": "string", "description": "The kernel, or operator."},
+            "op_type": {"type": "string"},
+            "address": {**_TEXT_OR_NULL, "description": "In hexadecimal."},
+            "size": {"type": ["integer", "null"], "description": "Bytes."},
+            "direction": {"enum": ["read", "write", ""]},
+            "memory": {"type": "string", "description": "GM, UB, L1, ..."},
+            "region": {"type": ["array", "null"], "items": {"type": "string"}},
+            "block": {"type": "string", "description": "The cores, such as aiv(0-3,7)."},
+            "device": {"type": ["integer", "null"]},
+            "frames": {"type": "array", "items": {"type": "string"}, "description": "The innermost first."},
+            "allocated": {"type": "string"},
+            "detail": {"type": "string"},
+            "suspected": {"type": "string", "description": "Why it may be a false alarm, or empty."},
+            "line": {"type": "string"},
+            "lines": {"type": "array", "items": {"type": "string"}},
         },
     },
 }
@@ -150,6 +246,7 @@ SCHEMA: dict[str, Any] = {
                     "description": "What it did to its test; expected: a failing verdict that the test asked for.",
                 },
                 "seed": {"type": ["integer", "null"]},
+                "line": {"type": "integer", "minimum": 1, "description": "Of the test in its file."},
                 "device": {"type": "string", "description": "The card of its worker, as the caller's list names it."},
                 "reference": {"type": "string", "description": "What stood in for the operator on the CPU."},
                 "source": {"type": "string", "description": "File and place of a case that no test file holds."},
@@ -174,6 +271,8 @@ SCHEMA: dict[str, Any] = {
                             "cosine_similarity": _NUMBER,
                             "max_abs_error": _NUMBER,
                             "status": {"enum": ["pass", "warning", "fail"]},
+                            "pattern": {"type": "string", "description": "Of the first that is wrong: where."},
+                            "picture": _PICTURE,
                         },
                     },
                 },
@@ -205,12 +304,29 @@ SCHEMA: dict[str, Any] = {
                         "stack": {"type": "array", "items": {"type": "string"}, "description": "Innermost first."},
                     },
                 },
+                "outputs": {"type": "array", "items": {"type": "object", "properties": {"picture": _PICTURE}}},
+                "depth": {
+                    "type": "array",
+                    "description": "Of a model that failed: how far off its layers are, in execution order.",
+                    "items": {
+                        "type": "object",
+                        "required": ["layer", "error", "cpu", "alone"],
+                        "properties": {
+                            "layer": {"type": "string"},
+                            "error": {
+                                **_NUMBER_OR_TEXT,
+                                "description": "Root mean square in units, all carried along.",
+                            },
+                            "cpu": {**_NUMBER_OR_TEXT, "description": "The CPU's own in the same dtype."},
+                            "alone": {**_NUMBER_OR_TEXT, "description": "Times over its limit with equal inputs."},
+                        },
+                    },
+                },
                 "preceding": {
                     "type": "array",
                     "items": {"type": "string"},
                     "description": "Of a failure that passes alone: the tests that ran before it in its process.",
                 },
-                "outputs": {"type": "array", "items": {"type": "object"}},
                 "notes": {"type": "array", "items": {"type": "string"}},
                 "perf": _PERF,
                 "error_drift": {
@@ -223,6 +339,8 @@ SCHEMA: dict[str, Any] = {
                     },
                 },
                 "overflows": _OVERFLOWS,
+                "memory_faults": _MEMORY_FAULTS,
+                "tools": {"type": "array", "items": {"type": "string"}, "description": "Of the memory check."},
                 "reproducer": {**_TEXT_OR_NULL, "description": "A command that runs the test again."},
                 "script": {**_TEXT_OR_NULL, "description": "A Python file that fails alone."},
             },

@@ -28,7 +28,7 @@ from pytest_ascend.settings import COMPARE, repeat
 if TYPE_CHECKING:
     from pytest_ascend.session import AscendSession, Record
 
-__all__ = ["TIMEOUT", "IsolatedRun", "take_over"]
+__all__ = ["TIMEOUT", "IsolatedRun", "take_over", "with_tuples"]
 
 ISOLATE = "--ascend-isolate"
 TIMEOUT = 600.0
@@ -329,7 +329,7 @@ class IsolatedRun:
         item = self._items[nodeid]
         item.ihook.pytest_runtest_logstart(nodeid=nodeid, location=item.location)
         for plain in reports:
-            report = self._config.hook.pytest_report_from_serializable(config=self._config, data=_with_tuples(plain))
+            report = self._config.hook.pytest_report_from_serializable(config=self._config, data=with_tuples(plain))
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=nodeid, location=item.location)
 
@@ -417,7 +417,7 @@ class IsolatedRun:
         return os.path.relpath(path, self._config.invocation_params.dir)
 
 
-def _with_tuples(plain: Mapping[str, Any]) -> dict[str, Any]:
+def with_tuples(plain: Mapping[str, Any]) -> dict[str, Any]:
     """A report's data with the tuples that JSON has made lists of, and that pytest relies on."""
     found = dict(plain)
     for name in ("longrepr", "location"):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ascend import targets
 from pytest_ascend.run import devices
 from pytest_ascend.run.crash import Crash, End
 from pytest_ascend.settings import COMPARE
@@ -36,6 +37,26 @@ class Pinning:
     def __init__(self, session: AscendSession) -> None:
         self._session = session
         self.plan: devices.Plan | None = None
+
+    @property
+    def late(self) -> bool:
+        """Whether the target is looked up when the workers are on their way, because it is there for certain.
+
+        Looking it up loads torch, and so do they: a second that everybody would wait for.
+        """
+        config, spec = self._session.config, self._session.settings.compare or "auto"
+        starts = config.getoption("dist", "no") != "no" and bool(config.getoption("tx", None))
+        return starts and devices.kind_of(spec) == "emulated" and targets.emulator_is_there()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionstart(self) -> Generator[None, None, None]:
+        """Say what the target is once pytest-xdist has started its workers."""
+        yield
+        reporter: Any = self._session.config.pluginmanager.get_plugin("terminalreporter")
+        if self.late and reporter is not None:
+            header = self._session.header()
+            if self._session.config.getoption("verbose") >= 0:
+                reporter.write_line(header)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:

@@ -23,7 +23,16 @@ from pytest_ascend.targets.base import Target, TargetUnavailable
 if TYPE_CHECKING:
     from pytest_ascend.targets.npu import NpuTarget
 
-__all__ = ["Spec", "Target", "TargetUnavailable", "explain_import_failure", "import_torch", "parse", "resolve"]
+__all__ = [
+    "Spec",
+    "Target",
+    "TargetUnavailable",
+    "emulator_is_there",
+    "explain_import_failure",
+    "import_torch",
+    "parse",
+]
+__all__ += ["resolve", "torch_npu_installed"]
 
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 _SPEC = re.compile(r"(?P<kind>auto|npu|emulated|cuda|cpu|mindspore)(:(?P<detail>[A-Za-z]\w*))?(:(?P<index>\d+))?")
@@ -174,6 +183,17 @@ def _torch_npu_version() -> str:
 def torch_npu_installed() -> bool:
     """Whether torch_npu lies on the path; the emulator's stand-in in ``sys.modules`` isn't it."""
     return PathFinder.find_spec("torch_npu") is not None
+
+
+def emulator_is_there() -> bool:
+    """Whether the emulated NPU can be had, as far as package metadata tell: nothing is imported."""
+    if torch_npu_installed():
+        return False
+    try:
+        version = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return False
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2]) >= EMULATOR_NEEDS
 
 
 def _emulator_runs() -> bool:

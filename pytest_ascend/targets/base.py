@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["MemoryWatch", "Target", "TargetUnavailable", "TimingEvent", "Trespass", "host_cache_size"]
+__all__ = ["MemoryFault", "MemoryWatch", "Target", "TargetUnavailable", "TimingEvent", "Trespass", "host_cache_size"]
 
 _CACHES = "/sys/devices/system/cpu/cpu0/cache"
 _CACHE = 32 << 20  # where the system doesn't tell
@@ -33,6 +33,34 @@ class Trespass:
     size: int
     first: int
     last: int
+
+
+@dataclass(frozen=True)
+class MemoryFault:
+    """A fault that a device found in its own memory.
+
+    Attributes:
+        kind: ``illegal write``, ``illegal read``, ``uninitialized read``, ``illegal free`` or ``leak``.
+        direction: ``read``, ``write`` or ``""``.
+        op: the operator that did it; ``""`` where that wasn't seen.
+        address, size: bytes.
+        region: the block's first address and the one behind its last.
+        detail: what exactly, in words.
+        allocated: which operator and line the block is from.
+        frames: source lines, the kernel's own first.
+        count: how often.
+    """
+
+    kind: str
+    direction: str
+    op: str
+    address: int | None
+    size: int | None
+    region: tuple[int, int] | None
+    detail: str
+    allocated: str
+    frames: tuple[str, ...]
+    count: int = 1
 
 
 class MemoryWatch(Protocol):
@@ -149,6 +177,10 @@ class Target(abc.ABC):
     def downloads(self) -> int | None:
         """How many bytes the device has handed to the CPU so far, or None where that can't be known."""
         return None
+
+    def pool(self) -> list[tuple[int, int]]:
+        """Address and bytes of what the device's memory pool has in use; empty without a pool that tells."""
+        return []
 
     def watch(self) -> AbstractContextManager[MemoryWatch | None]:
         """A context in which the device watches its memory, as the emulated one does; None where it can't."""

@@ -139,6 +139,19 @@ class NpuTarget(Target):
         """Bytes the emulated device has handed to the CPU; None on a card, which doesn't tell."""
         return self._downloads() if self._downloads is not None else None
 
+    def pool(self) -> list[tuple[int, int]]:
+        """What torch_npu's caching allocator has in use; nothing on the emulated device, which caches nothing."""
+        if self.emulated or not self.started():
+            return []
+        found = []
+        for segment in _npu().memory_snapshot():
+            address = segment["address"]
+            for block in segment["blocks"]:
+                if block["state"].startswith("active"):
+                    found.append((int(block.get("address", address)), int(block["size"])))
+                address += block["size"]
+        return found
+
     def watch(self) -> AbstractContextManager[MemoryWatch | None]:
         """The emulated device watches its memory; a card can't."""
         return super().watch() if self._watching is None else self._watching()

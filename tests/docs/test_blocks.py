@@ -79,6 +79,8 @@ def test_python_runs(block: Block, pytester: pytest.Pytester) -> None:
     plugins = [] if "ascend_cases" in block.text else ["-p", "no:hypothesispytest"]
     done = pytester.runpytest_inprocess("--ascend-compare=emulated", *timed, *plugins, "-p", "no:cacheprovider")
     done.assert_outcomes(passed=block.text.count("def test_"))
+    for call in json.loads(Path(pytester.path, "timings.json").read_text())["calls"] if timed else ():
+        assert (call["unusable"], call["outcome"]) == ("", "")
 
 
 class Parsed(Exception):

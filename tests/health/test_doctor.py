@@ -120,6 +120,17 @@ def test_a_device_that_never_answers_or_adds_wrongly(patient) -> None:
     assert json.loads(done.stdout)["devices"] == [{"index": 0, "error": "no answer in 1 s"}]
 
 
+def test_devices_that_torch_does_not_see(patient) -> None:
+    patient.card()
+    source = patient.packages / "torch_npu/__init__.py"
+    well = source.read_text()
+    source.write_text(well.replace("device_count=lambda: 1", "device_count=lambda: 0"))
+    screen = the_fault(patient, "torch_npu finds no device: look at ASCEND_RT_VISIBLE_DEVICES")
+    assert "unavailable: no device is visible" in screen
+    source.write_text(well.replace("device_count=lambda: 1", "device_count=lambda: 1 / 0"))
+    the_fault(patient, "torch_npu finds no device (ZeroDivisionError: division by zero)")
+
+
 def test_a_sick_chip(patient) -> None:
     patient.card()
     patient.command("npu-smi", SMI.replace("HEALTH", "Alarm "))

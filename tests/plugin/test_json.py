@@ -131,7 +131,7 @@ def test_junit_properties(run, pytester) -> None:
         f"{prefix}.{name}": value
         for prefix in ("ascend", "ascend.2")
         for name, value in {
-            "verdict": "PASS", "api": "torch.relu", "dtype": "float32",
+            "verdict": "PASS", "api": "torch.relu", "dtype": "float32", "target": "npu:0", "criterion": "auto",
             "cosine_similarity": "nan", "max_abs_error": "inf",
         }.items()
     }  # fmt: skip

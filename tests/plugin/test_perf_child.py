@@ -398,3 +398,13 @@ def test_hypothesis_is_not_loaded_to_say_nothing(pytester, monkeypatch) -> None:
         done = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--ascend-perf-child=timings.json")
         done.assert_outcomes(passed=1)
         done.stdout.fnmatch_lines([f"loaded: {name == 'with'}"])
+
+
+def test_the_stand_in_for_torch_npu_is_no_source(child) -> None:
+    suite = SUITE.replace('target="cpu"', 'target="emulated"').partition("@pytest.mark.parametrize")[0]
+    _, document = child(suite)
+    import torch_npu
+
+    assert "emulator" in torch_npu.__file__
+    assert "torch_npu" not in document["sources"]  # its folder on another side's path would hide the emulator's own
+    assert "pytest_ascend" in document["sources"]

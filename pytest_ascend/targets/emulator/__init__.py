@@ -1,7 +1,8 @@
 """An Ascend card on a laptop: a real torch device called `npu`, in pure Python, over host memory.
 
 Rooms: `soc` (the chips' table) · `device` (the machine's state) · `memory` (relabelled host memory and its books) ·
-`watch` (guard bands around it) · `guard` (several devices) · `dispatch` (one kernel for every operator) · `numerics`
+`watch` (guard bands around it) · `sanitizer` (faults of all memory, by bands and the patterns of `poison`) · `raw`
+(memory as a kernel has it) · `guard` (several devices) · `dispatch` (one kernel for every operator) · `numerics`
 (how the chip computes) · `accepts` (what a card takes and CPU kernels refuse) · `card_ops` (what the CPU lacks) ·
 `kernels`, `autocast` (registration) · `frontend` (torch's Python entry points) · `overrides` (planting faults into
 kernels) · `faults` (into a whole device) · `torch_npu/` (what `import torch_npu` gives).
@@ -19,18 +20,26 @@ from ..visible import VISIBLE, emulated_cards
 
 if TYPE_CHECKING:
     from .overrides import override as override
+    from .raw import Raw as Raw
+    from .raw import free as free
+    from .raw import malloc as malloc
+    from .sanitizer import Sanitizer
     from .soc import SoC
     from .watch import Watch
 
 __all__ = [
     "EmulatorUnavailable",
+    "Raw",
     "downloaded",
+    "free",
     "install",
     "is_installed",
     "kernel_count",
     "live_allocations",
+    "malloc",
     "override",
     "profile",
+    "sanitizing",
     "sicken",
     "watching",
     "wedge",
@@ -159,11 +168,34 @@ def watching() -> Iterator[Watch]:
     from .device import machine
     from .watch import Watch
 
-    before, machine.watch = machine.watch, Watch()
+    before, around = machine.watch, machine.sanitizer
+    if around is None:
+        machine.watch = Watch()
+    else:
+        machine.watch = machine.sanitizer = around.nested()
     try:
         yield machine.watch
     finally:
-        machine.watch = before
+        machine.watch, machine.sanitizer = before, around
+
+
+@contextlib.contextmanager
+def sanitizing(sanitizer: Sanitizer | None = None) -> Iterator[Sanitizer]:
+    """Find memory faults for a while: see :mod:`.sanitizer`. ``faults`` of what it yields are whole at the end.
+
+    Args:
+        sanitizer: one that has looked before, and knows the blocks of then.
+    """
+    from .device import machine
+    from .sanitizer import Sanitizer
+
+    before, around = machine.watch, machine.sanitizer
+    sanitizer = machine.watch = machine.sanitizer = Sanitizer() if sanitizer is None else sanitizer
+    try:
+        yield sanitizer
+    finally:
+        machine.watch, machine.sanitizer = before, around
+        sanitizer.finish()
 
 
 def sicken(code: int = 507015, device: int | None = None) -> None:
@@ -185,4 +217,8 @@ def __getattr__(name: str) -> object:
         from .overrides import override
 
         return override
+    if name in ("Raw", "free", "malloc"):
+        from . import raw
+
+        return getattr(raw, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,6 +19,7 @@ from .watch import Watch
 
 if TYPE_CHECKING:
     from .faults import Ill
+    from .sanitizer import Sanitizer
 
 __all__ = ["Device", "Machine", "Modes", "machine"]
 
@@ -108,6 +109,7 @@ class Machine:
         self.overflow = False
         self.copied: dict[str, int] = {"h2d": 0, "d2h": 0, "d2d": 0}
         self.watch: Watch | None = None
+        self.sanitizer: Sanitizer | None = None  # the watch, where it is over all memory
         self.ill: Ill | None = None  # where a fault was planted into a whole device
         self._thread = threading.local()
 

@@ -7,6 +7,7 @@ they came.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -142,12 +143,25 @@ class Kernel:
         if machine.ill is not None:
             machine.ill.ask(index)
         machine.kernels += 1
-        if self.seeded:
+        if machine.sanitizer is not None:
+            result = machine.sanitizer.around(
+                self,
+                lambda: self._run(call, cpu_args, kwargs, inputs, index),
+                inputs,
+                replacements.get(self.name) if replacements else None,
+            )
+        elif self.seeded:
             with machine.devices[index].lend_stream():
                 result = self._compute(call, cpu_args, kwargs, inputs)
         else:
             result = self._compute(call, cpu_args, kwargs, inputs)
         return self._results(result, args, outs, kwargs, inputs, index)
+
+    def _run(
+        self, call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], inputs: list[Tensor], index: int
+    ) -> Any:
+        with machine.devices[index].lend_stream() if self.seeded else contextlib.nullcontext():
+            return self._compute(call, args, kwargs, inputs)
 
     def _compute(self, call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], inputs: list[Tensor]) -> Any:
         if replacements and (replacement := replacements.get(self.name)) is not None:

@@ -116,6 +116,8 @@ def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Te
     from_npu, into_npu = not source.is_cpu, not target.is_cpu
     if machine.ill is not None:
         machine.ill.ask((source if from_npu else target).get_device(), waits=not into_npu)
+    if from_npu and not into_npu and machine.sanitizer is not None:
+        machine.sanitizer.downloads(to_cpu(source))
     machine.copied["d2d" if from_npu and into_npu else "d2h" if from_npu else "h2d"] += source.nbytes
     (to_cpu(target) if into_npu else target).copy_(to_cpu(source) if from_npu else source)
     return target

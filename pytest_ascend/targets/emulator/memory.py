@@ -61,7 +61,7 @@ class _Owner(weakref.ref[torch.Tensor]):
 
 def _release(owner: Any) -> None:
     if owner.watch is not None:
-        owner.watch.inspect(owner.room, owner.nbytes)
+        owner.watch.released(owner.room, owner.nbytes)
     owner.device.allocated -= owner.size
     owner.device.live -= 1
     _owners.pop(id(owner), None)
@@ -100,9 +100,15 @@ def to_npu(cpu: torch.Tensor, index: int) -> torch.Tensor:
     if cpu.is_neg():
         cpu = cpu.resolve_neg()
     nbytes = cpu.nbytes
+    watch = machine.sanitizer
+    if watch is not None and nbytes and (own := watch.unowned(cpu)) is not None:
+        return _relabel(cpu, index, nbytes, own, watch)
     if cpu.storage_offset() or cpu.untyped_storage().nbytes() != nbytes:
         cpu = cpu.clone()
         nbytes = cpu.untyped_storage().nbytes()
+    if nbytes and watch is not None:
+        room, placed = watch.place(cpu.detach())
+        return _relabel(placed, index, nbytes, room, watch)
     return _relabel(cpu, index, nbytes)
 
 

@@ -53,6 +53,13 @@ class Watch:
         found, self.seen = self.seen, []
         return found
 
+    def offer(self, room: torch.Tensor) -> None:
+        """A block will be a kernel's result."""
+
+    def released(self, room: torch.Tensor, nbytes: int) -> None:
+        """A block is gone."""
+        self.inspect(room, nbytes)
+
     def inspect(self, room: torch.Tensor, nbytes: int) -> None:
         """Note what was written into the bands of a block, and mend them."""
         start = room.data_ptr()
