@@ -139,7 +139,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     ascend = item.config.stash[KEY]
-    if ascend.on or ascend.watches:
+    if ascend.on or ascend.watches or ascend.sanitizes:
         return (yield from ascend.around(item))
     return (yield)
 
@@ -156,6 +156,15 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     result = yield from overflow_run.around(ascend, item)
     ascend.settle()
     return result
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if pyfuncitem.get_closest_marker("ascend_leaks") is None:
+        return None
+    from pytest_ascend import leaks_run
+
+    return leaks_run.call(pyfuncitem.config.stash[KEY], pyfuncitem)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -104,6 +104,7 @@ class AscendSession:
         self._errors: ErrorBaselines | None = None
         self._identity: dict[str, str] = {}
         self.shard: dict[str, Any] = {}  # which part of which collection this run is
+        self.left: dict[str, int] = {}  # bytes on the device that tests left behind
         self._ledger: Ledger | None = None
         self._ran_out = False
         self._share = memory_share()
@@ -318,6 +319,10 @@ class AscendSession:
             vars(report)["ascend_error"] = self.outcome(failure.record or {"verdict": "FAIL"}) == "error"
         if isinstance(error, pytest.fail.Exception) and not error.pytrace and report.failed:
             report.longrepr = str(error)  # a sentence of its own; pytest would add that the traceback is hidden
+        if call.when == "teardown" and "pytest_ascend.leaks_run" in sys.modules:
+            from pytest_ascend import leaks_run
+
+            vars(report)["ascend_leaks"] = leaks_run.ended(self, item)
         if records := item.stash.get(_RECORDS, []):
             for record in records:
                 record["outcome"] = self._outcome(record, report, failure)
@@ -370,6 +375,7 @@ class AscendSession:
         finally:
             with contextlib.suppress(RuntimeError):  # a sick device answers nothing
                 self._ledger.end(item.nodeid, self._ran_out)
+                self.left.update(self._ledger.left)
 
     def settle(self) -> None:
         """Wait for the device at the end of a test, so that its late errors are the test's own."""
@@ -411,6 +417,10 @@ class AscendSession:
                 self.errors().keep(record, figures)
             self.results.append(record)
         self.environment = getattr(report, "ascend_environment", self.environment)
+        if said := getattr(report, "ascend_leaks", ""):
+            mine = (r for r in reversed(self.results) if r["nodeid"] == report.nodeid and r["criterion"] == "leaks")
+            for record in mine:
+                record["notes"] = [*record["notes"], said]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -420,12 +430,14 @@ class AscendSession:
     def hear(self, output: Mapping[str, Any]) -> None:
         """Keep what a worker says when it ends."""
         self.absent.update(output.get("ascend_absent", {}))
+        self.left.update(output.get("ascend_left", {}))
         self.shard = self.shard or output.get("ascend_shard", {})
 
     def finish(self, session: pytest.Session) -> None:
         """Write the results file; a strict run that compared nothing fails."""
         if self.is_worker:
-            vars(self.config)["workeroutput"].update(ascend_absent=self.absent, ascend_shard=self.shard)
+            said = {"ascend_absent": self.absent, "ascend_shard": self.shard, "ascend_left": self.left}
+            vars(self.config)["workeroutput"].update(said)
             return
         if self.child is not None:
             return
@@ -468,6 +480,7 @@ class AscendSession:
     def compared_nothing(self) -> bool:
         """Whether the command line asked for comparisons and none ran."""
         asked = self.config.getoption("ascend_compare") is not None and self.perf_results is None
+        asked = asked and not any(record["criterion"] == "leaks" for record in self.results)
         compared = [record for record in self.results if record["criterion"] not in _NO_COMPARISON]
         return (
             asked
@@ -536,7 +549,8 @@ class AscendSession:
             yield terminal.Line(
                 f"ascend: --ascend-overflow was given but no test ran an operator on {self.target().spec}", missing
             )
-        yield from memory.summary([r for r in self.results if r["criterion"] in ("sanitize", "leaks")], verbosity)
+        about_memory = [r for r in self.results if r["criterion"] in ("sanitize", "leaks")]
+        yield from memory.summary(about_memory, self.left, verbosity)
         if self.sanitized_nothing():
             yield terminal.Line("ascend: --ascend-sanitize was given but no test that ran is marked for it", missing)
         if self._errors is not None and verbosity > -2:

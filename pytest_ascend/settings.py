@@ -887,9 +887,11 @@ def _is_tests(arg: str, parse: Callable[[str], Any], pyargs: bool) -> bool:
     return False
 
 
-_SANITIZE_MARKER = (
+_MEMORY_MARKERS = (
     "ascend_sanitize(*tools): the test runs under --ascend-sanitize, with these tools in place of the option's: "
-    f"{', '.join(SANITIZER_TOOLS)}"
+    f"{', '.join(SANITIZER_TOOLS)}",
+    "ascend_leaks(steps=200): the test's body is called so many times, and fails if the memory of device or host keeps "
+    "growing",
 )
 
 
@@ -898,9 +900,9 @@ def marker_help(config: pytest.Config) -> Iterator[str]:
     if not config.getoption("markers"):
         yield "ascend(**options): options of every ascend_compare in the test"
         yield "ascend_perf(**options): options of every ascend_perf in the test"
-        yield _SANITIZE_MARKER
+        yield from _MEMORY_MARKERS
         return
     from pytest_ascend import marks
 
     yield from map(marks.marker_help, marks.MARKERS)
-    yield _SANITIZE_MARKER
+    yield from _MEMORY_MARKERS

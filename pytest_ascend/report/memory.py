@@ -17,11 +17,12 @@ _MOST = 5  # faults of one test
 _COLOURS = {"failed": "red", "error": "red", "passed": "green"}
 
 
-def summary(records: Sequence[Record], verbosity: int = 0) -> Iterator[Line]:
-    """The section: each test with a fault or without a check, worst first, then a closing count.
+def summary(records: Sequence[Record], left: Mapping[str, int], verbosity: int = 0) -> Iterator[Line]:
+    """The section: each test with a fault or without a check, worst first, who left memory behind, a closing count.
 
     Args:
         records: results of tests whose memory was looked at.
+        left: bytes on the device that tests left behind, by node id.
         verbosity: as pytest counts it: below 0 only the closing line, below -1 nothing.
     """
     if not records or verbosity < -1:
@@ -30,6 +31,10 @@ def summary(records: Sequence[Record], verbosity: int = 0) -> Iterator[Line]:
         for record in sorted(records, key=lambda one: -Verdict(one["verdict"]).severity):
             if record["outcome"] != "passed" or record["notes"]:
                 yield from _about(record)
+        for nodeid, size in sorted(left.items(), key=lambda one: -one[1])[:_MOST]:
+            yield Line(f"left {size / 2**20:,.0f} MiB on the device behind: {nodeid}", "yellow")
+        if len(left) > _MOST:
+            yield Line(f"and {len(left) - _MOST} tests more", "yellow")
     yield _count(records)
 
 
