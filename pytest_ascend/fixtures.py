@@ -1,4 +1,4 @@
-"""What tests ask for: ``ascend_compare``, ``ascend_device`` and ``ascend_perf``."""
+"""What tests ask for: ``ascend_compare``, ``ascend_device``, ``ascend_distributed`` and ``ascend_perf``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from pytest_ascend.comparison import Comparison
+    from pytest_ascend.distributed import Distributed
     from pytest_ascend.timing import Timing
 
 
@@ -47,6 +48,22 @@ def ascend_device(request: pytest.FixtureRequest) -> torch.device:
     return (
         (session if session.watches or session.sanitizes else _session_of(request, "ascend_device")).target().device()
     )
+
+
+@pytest.fixture
+def ascend_distributed(request: pytest.FixtureRequest) -> Distributed:
+    """Run a function on several ranks and judge their collectives: ascend_distributed(body, *args, world_size=2).
+
+    On cards over HCCL, elsewhere over gloo. Skips the test unless --ascend-compare is given.
+    """
+    session = _session_of(request, "ascend_distributed")
+    from pytest_ascend.distributed import Distributed
+    from pytest_ascend.marks import marker_options
+    from pytest_ascend.session import seed_of
+
+    item: pytest.Item = request.node
+    seed, timeout = marker_options(item).get("seed"), session.settings.timeout
+    return Distributed(session, item, seed_of(item.nodeid) if seed is None else int(seed), timeout)
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from pytest_ascend import settings
-from pytest_ascend.fixtures import ascend_compare, ascend_device, ascend_perf
+from pytest_ascend.fixtures import ascend_compare, ascend_device, ascend_distributed, ascend_perf
 from pytest_ascend.session import KEY, AscendSession, hide_own_frames
 
-__all__ = ["ascend_compare", "ascend_device", "ascend_perf"]  # pytest finds the fixtures here
+__all__ = ["ascend_compare", "ascend_device", "ascend_distributed", "ascend_perf"]  # pytest finds the fixtures here
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

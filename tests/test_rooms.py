@@ -19,6 +19,7 @@ FLOORS = (
     {"check", "reproduce", "compiled", "perf", "health"},
     {"settings", "session", "marks", "comparison", "examples", "timing", "perf_child", "benchmark_storage"}
     | {"perf_run", "child_arguments", "error_baselines", "compared_dumps", "overflow_run", "recorded_tests"}
+    | {"distributed"}
     | {"published"}
     | {"sanitize_run", "sanitize_emulated", "leaks_run"}
     | {"fixtures", "collect", "run", "report"},
@@ -30,6 +31,7 @@ KNOWS_PYTEST = {
     "overflow_run",
     *("sanitize_run", "sanitize_emulated", "leaks_run"),
     "recorded_tests",
+    "distributed",
     "published",
     "run",
 }

@@ -46,12 +46,15 @@ class Supervised:
         hello: what it is told at first: pytest's ``args``, and what :mod:`pytest_ascend.run.worker` wants to know.
         environment: what its environment has.
         folder: where its files go: ``output`` (what it writes past pytest), ``stack`` and ``trail``.
+        program: what it runs, given the path of what it is told; by default pytest.
 
     Raises:
         OSError: it can't be started.
     """
 
-    def __init__(self, hello: Mapping[str, Any], environment: Mapping[str, str], folder: Path) -> None:
+    def __init__(
+        self, hello: Mapping[str, Any], environment: Mapping[str, str], folder: Path, program: str = _PROGRAM
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.inbox = channel.Inbox()
@@ -61,7 +64,7 @@ class Supervised:
             (folder / "hello.json").write_text(json.dumps(said), encoding="utf-8")
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", _PROGRAM, os.fspath(folder / "hello.json")],
+                    [sys.executable, "-c", program, os.fspath(folder / "hello.json")],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
