@@ -35,6 +35,7 @@ if [[ $emulated == true && $target != emulated* ]]; then
 fi
 
 options=("--ascend-compare=$target" "--ascend-json=$folder/results.json" "--junitxml=$folder/junit.xml")
+"$python" -c 'import jinja2' 2> /dev/null && options+=("--ascend-html=$folder/report.html")
 case $against in
 none) ;; # right alone, no times
 baselines) options+=("--ascend-perf") ;;

@@ -185,6 +185,7 @@ def _card(record: Record, place: int) -> dict[str, Any]:
         "model": _model(record) if record.get("checkpoints") and failed else None,
         "timing": _timing(record) if record.get("perf") else None,
         "overflows": list(record.get("overflows") or ())[:20],
+        "memory": [line for fault in (record.get("memory_faults") or ())[:20] for line in fault["lines"]],
         "crash": record.get("crash") or {},
         "faults": list(record.get("memory_faults") or ())[:20],
         "notes": [*(record.get("notes") or ()), *((record.get("perf") or {}).get("notes") or ())],

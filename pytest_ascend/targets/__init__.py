@@ -31,8 +31,9 @@ __all__ = [
     "explain_import_failure",
     "import_torch",
     "parse",
+    "resolve",
+    "torch_npu_installed",
 ]
-__all__ += ["resolve", "torch_npu_installed"]
 
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 _SPEC = re.compile(r"(?P<kind>auto|npu|emulated|cuda|cpu|mindspore)(:(?P<detail>[A-Za-z]\w*))?(:(?P<index>\d+))?")

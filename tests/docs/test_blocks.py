@@ -192,6 +192,10 @@ def project(tmp_path_factory) -> Path:
     git = ["git", "-c", "user.name=n", "-c", "user.email=n@example.com"]
     for command in (["init", "-q", "-b", "main"], ["add", "tests"], ["commit", "-qm", "before"]):
         subprocess.run([*git, *command], cwd=folder, check=True)
+    parts = [[f"--ascend-shard={n}/2", f"--ascend-json=part-{n}.json"] for n in (1, 2)]
+    for options in (*parts, ["--ascend-json=results.json"]):
+        command = [sys.executable, "-m", "pytest", "-q", "--ascend-compare", *options]
+        subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, check=True)
     return folder
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -84,6 +85,8 @@ def test_the_emulated_fallback_is_said_loudly(runner) -> None:
     assert runner.outputs.read_text() == "emulated=true\n"
     assert (runner.folder / "ascend-reports/results.json").exists()
     assert (runner.folder / "ascend-reports/junit.xml").exists()
+    with_page = importlib.util.find_spec("jinja2") is not None
+    assert (runner.folder / "ascend-reports/report.html").exists() is with_page
     forbidden = runner.gate(ARGUMENTS="some tests", AGAINST="none", REQUIRE_NPU="true")
     assert forbidden.returncode == 1
     assert "::error title=No NPU::" in forbidden.stdout

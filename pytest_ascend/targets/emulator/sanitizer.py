@@ -230,7 +230,9 @@ class Sanitizer(Watch):
             ctypes.memmove(place, band, BAND)
             first, last = offset + bad[0], offset + bad[-1]
             self.seen.append(Trespass(block.address, block.nbytes, first, last))
-            where = f"{-first} bytes before" if first < 0 else f"{first - block.nbytes} bytes behind the end of"
+            beyond = first - block.nbytes
+            behind = f"{beyond} bytes behind the end of" if beyond else "right behind the end of"
+            where = f"{-first} bytes before" if first < 0 else behind
             self._note(
                 "illegal write",
                 "write",
