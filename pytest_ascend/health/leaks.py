@@ -12,6 +12,7 @@ import ctypes
 import gc
 import os
 import sys
+import time
 import tracemalloc
 from array import array
 from collections import Counter
@@ -32,6 +33,9 @@ LEAST = 30
 
 _POINTS = 20  # settled measurements
 _TRACED = 12  # calls that are traced
+_ROUNDS = 2  # times that growth of the host has to be found again
+_PAUSE = 0.1  # seconds before each
+_AS_FAST = 0.7  # of the rate that was found before
 _WORTH_A_NOTE = 64 << 10  # bytes of the host
 _DEEP = 6  # levels that owners are looked for
 _MOST = 3  # places that are named
@@ -113,7 +117,12 @@ def look(call: Callable[[], Any], steps: int, target: Target | None, heap: bool 
         calls = warm + points * apart
         judged = {name: growth(values, apart, noisy=name != "device") for name, values in series.items()}
         doubted = [name for name, one in judged.items() if one.grows and name != "device"]
-        if doubted:  # tables of the framework fill slowly: it must go on for twice as long, as fast
+        for _ in range(_ROUNDS):
+            doubted = [name for name in doubted if judged[name].grows]
+            if not doubted:
+                break
+            # Tables of the framework fill slowly, and other threads come to rest: a leak goes on, as fast as before.
+            time.sleep(_PAUSE)
             again = {name: array("d", bytes(8 * (points + 1))) for name in doubted}
             few = {name: gauges[name] for name in doubted}
             _read(few, again, 0)
@@ -124,8 +133,9 @@ def look(call: Callable[[], Any], steps: int, target: Target | None, heap: bool 
             calls += 2 * points * apart
             for name in doubted:
                 later = growth(again[name], 2 * apart, noisy=True)
-                goes_on = later.grows and later.total >= series[name][points] - series[name][0]
-                judged[name] = replace(judged[name], grows=goes_on, settled=judged[name].settled or not goes_on)
+                goes_on = later.grows and later.rate >= _AS_FAST * judged[name].rate
+                settled = judged[name].settled or not goes_on
+                judged[name] = replace(later if goes_on else judged[name], grows=goes_on, settled=settled)
         grown = [name for name, one in judged.items() if one.grows]
         found = {}
         if grown:
