@@ -122,6 +122,6 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "pytest-ascend needs Python 3.10 or newer: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "the venv module is missing: install python3-venv" >&2; exit 1; }
 
-$(VENV)/.demo $(VENV)/.test $(VENV)/.lint $(VENV)/.mint $(VENV)/.packaging $(VENV)/.docs: $(VENV)/.%: pyproject.toml | $(BIN)/python
+$(VENV)/.demo $(VENV)/.test $(VENV)/.lint $(VENV)/.mint $(VENV)/.packaging $(VENV)/.docs $(VENV)/.pages: $(VENV)/.%: pyproject.toml | $(BIN)/python
 	$(PIP) install --quiet --editable '.[$*]'
 	touch $@

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +63,25 @@ def _read(name: str) -> dict[str, Any]:
     return merging.parsed(text, name)
 
 
+@contextlib.contextmanager
+def _as_its_schema(name: str) -> Iterator[None]:
+    """Whoever wrote the file: what isn't where the schema has it is one sentence."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        said = f"{type(error).__name__}: {error}"[:120]
+        raise ValueError(f"{name} isn't as `pytest-ascend schema` says ({said})") from None
+
+
 def _html(arguments: argparse.Namespace) -> int:
     from pytest_ascend.files import write_text
     from pytest_ascend.report import html, worst
 
     content = _read(arguments.results)
     output = arguments.output or str(Path(arguments.results).with_suffix(".html"))
-    write_text(output, html.page(content))
+    with _as_its_schema(arguments.results):
+        text = html.page(content)
+    write_text(output, text)
     print(f"{output}: {worst.headline(content['results'])}")
     return 0
 
@@ -76,7 +90,9 @@ def _github(arguments: argparse.Namespace) -> int:
     from pytest_ascend.report import github
 
     content = _read(arguments.results)
-    github.add_summary(content, os.environ)
-    for line in github.error_commands(content["results"]):
+    with _as_its_schema(arguments.results):
+        lines = list(github.error_commands(content["results"]))
+        github.add_summary(content, os.environ)
+    for line in lines:
         print(line)
     return 0

@@ -27,9 +27,9 @@ EDGES = tuple(float(f"{10 ** (k / 4):.3g}") for k in range(-8, 25))
 #: NaN or infinity on one side only.
 LEVELS = " =.123456x"
 #: Larger outputs get no picture: it would take longer than it helps.
-MOST = 1 << 26
+MOST = 1 << 25
 _ROWS, _COLUMNS = 32, 64
-_PIECE = 1 << 20
+_PIECE = 1 << 16
 _STRANGE, _MOST_UNITS = 1e30, 1e29
 _ABOVE, _BESIDE = 2, 3
 

@@ -96,7 +96,9 @@ def how_much(record: Record) -> str:
         new, old = duration(number(perf["new_s"]), digits=3), perf.get("old_s")
         if old is None:
             return new
-        return f"{duration(number(old), digits=3)} -> {new}, {number(perf.get('ratio')):.3f} times"
+        # The ratio may be one of minima, and the medians of a noisy machine another.
+        by = " by the minima" if perf.get("statistic") == "minimum" else ""
+        return f"{number(perf.get('ratio')):.3f} times{by}, medians {duration(number(old), digits=3)} -> {new}"
     metrics = record.get("metrics") or {}
     if "cosine_similarity" not in metrics:
         return ""

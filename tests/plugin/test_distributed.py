@@ -10,6 +10,9 @@ import subprocess
 import pytest
 import torch
 
+from pytest_ascend.distributed import Distributed
+from pytest_ascend.run import ranks
+
 pytest.importorskip("torch.distributed")
 if not torch.distributed.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)
@@ -93,18 +96,18 @@ def silent(rank):
 
 @pytest.fixture
 def run(pytester):
-    """``run(body of a test)``: the result and its records."""
+    """``run(test_a="its body", ...)``: the result and the records by name."""
     pytester.makepyfile(bodies=BODIES)
 
-    def one(text: str, *options: str):
-        pytester.makepyfile(
-            test_it=f"import pytest, torch\nimport bodies\n\ndef test_it(ascend_distributed):\n    {text}\n"
-        )
-        done = pytester.runpytest_subprocess("--ascend-compare=emulated", "--ascend-json=r.json", "-q", *options)
+    def all_of(**tests: str):
+        text = "".join(f"def {name}(ascend_distributed):\n    {body}\n\n" for name, body in tests.items())
+        pytester.makepyfile(test_it=f"import pytest, torch\nimport bodies\n\n{text}")
+        done = pytester.runpytest_subprocess("--ascend-compare=emulated", "--ascend-json=r.json", "-q")
         path = pytester.path / "r.json"
-        return done, json.loads(path.read_text())["results"] if path.exists() else []
+        records = json.loads(path.read_text())["results"] if path.exists() else []
+        return done, {record["nodeid"].partition("::")[2]: record for record in records}
 
-    return one
+    return all_of
 
 
 def left_behind() -> list[str]:
@@ -113,51 +116,44 @@ def left_behind() -> list[str]:
     return [line for line in lines if "ascend-ranks-" in line]
 
 
-def test_every_collective_is_judged(run) -> None:
-    done, (record,) = run("assert len(ascend_distributed(bodies.everything, torch.ones(3)).returned) == 2")
-    done.assert_outcomes(passed=1)
-    assert record["verdict"] == "PASS"
-    assert record["target"] == "2 ranks over gloo on the CPU"
-    assert [one["path"] for one in record["outputs"]] == ["rank 0: 7 collectives", "rank 1: 7 collectives"]
+def test_right_and_wrong_and_hanging(run) -> None:
+    done, found = run(
+        test_right="assert len(ascend_distributed(bodies.everything, torch.ones(3)).returned) == 2",
+        test_ddp="ascend_distributed(bodies.train, torch.randn(12, 6), world_size=3, reference=bodies.alone)",
+        test_wrong="ascend_distributed(bodies.broken, torch.randn(64))",
+        test_hangs="ascend_distributed(bodies.hangs, timeout=4)",
+    )
+    done.assert_outcomes(passed=2, failed=2)
+    right, ddp, broken, hangs = (found[f"test_{name}"] for name in ("right", "ddp", "wrong", "hangs"))
 
+    assert right["verdict"] == "PASS"
+    assert right["target"] == "2 ranks over gloo on the CPU"
+    assert [one["path"] for one in right["outputs"]] == ["rank 0: 7 collectives", "rank 1: 7 collectives"]
 
-def test_ddp_on_three_ranks_agrees_with_one(run) -> None:
-    text = "ascend_distributed(bodies.train, torch.randn(12, 6), world_size=3, reference=bodies.alone)"
-    done, (record,) = run(text)
-    done.assert_outcomes(passed=1)
-    assert any(one["path"] == "rank 2: result[0]" for one in record["outputs"])
-    assert any(one["path"].startswith("rank 2: ") and "collective" in one["path"] for one in record["outputs"])
+    paths = [one["path"] for one in ddp["outputs"]]
+    assert "rank 2: result[0]" in paths
+    assert any(path.startswith("rank 2: ") and "collective" in path for path in paths)
 
-
-def test_a_wrong_reduction_on_one_rank_is_found_and_the_rank_is_named(run) -> None:
-    done, (record,) = run("ascend_distributed(bodies.broken, torch.randn(64))")
-    done.assert_outcomes(failed=1)
-    wrong = [one for one in record["outputs"] if one["verdict"] == "FAIL"]
+    wrong = [one for one in broken["outputs"] if one["verdict"] == "FAIL"]
     assert [one["path"] for one in wrong] == ["rank 1: collective 1, all_reduce"]
-    assert "all_reduce(sum, float32[64]) gave rank 1 a wrong result" in record["reason"]
-    assert "bodies.py:" in record["reason"]
-    assert record["kind"] == "bias"
+    assert "all_reduce(sum, float32[64]) gave rank 1 a wrong result" in broken["reason"]
+    assert "bodies.py:" in broken["reason"]
+    assert broken["kind"] == "bias"
+
+    assert hangs["verdict"] == "CRASH"
+    sentence = r"rank 1 hung after collective number 0, at .*bodies.py:\d+ in hangs; rank 0 waits in all_reduce"
+    assert re.search(sentence, hangs["reason"]), hangs["reason"]
+    assert hangs["reason"].endswith("ended after 4 s")
+    assert left_behind() == []
 
 
-@pytest.mark.parametrize(
-    ("body", "sentence"),
-    [
-        (
-            "hangs",
-            r"rank 1 hung after collective number 0, at .*bodies.py:\d+ in hangs; rank 0 waits in all_reduce at ",
-        ),
-        (
-            "leaves",
-            r"rank 1 returned without joining collective number 0, all_reduce at bodies.py:\d+, in which rank 0",
-        ),
-    ],
-)
-def test_a_rank_that_hangs_is_named_within_its_limit_and_leaves_nothing(run, body: str, sentence: str) -> None:
-    done, (record,) = run(f"ascend_distributed(bodies.{body}, timeout=4)")
+@WHOLE
+def test_a_rank_that_leaves_is_named(run) -> None:
+    done, found = run(test_leaves="ascend_distributed(bodies.leaves, timeout=4)")
     done.assert_outcomes(failed=1)
+    record = found["test_leaves"]
     assert record["verdict"] == "CRASH"
-    assert re.search(sentence, record["reason"]), record["reason"]
-    assert body == "leaves" or record["reason"].endswith("ended after 4 s")
+    assert "rank 1 returned without joining collective number 0, all_reduce at bodies.py:" in record["reason"]
     assert left_behind() == []
 
 
@@ -173,27 +169,27 @@ def test_a_rank_that_hangs_is_named_within_its_limit_and_leaves_nothing(run, bod
     ],
 )
 def test_who_raises_or_dies_is_named(run, body: str, sentence: str) -> None:
-    done, records = run(f"ascend_distributed(bodies.{body}, timeout=60)")
+    done, found = run(test_it=f"ascend_distributed(bodies.{body}, timeout=60)")
     done.assert_outcomes(failed=1)
     done.stdout.fnmatch_lines([sentence])
-    assert records == []
+    assert found == {}
     assert left_behind() == []
 
 
 @WHOLE
 def test_what_compares_nothing_is_no_pass(run) -> None:
-    done, (record,) = run("ascend_distributed(bodies.silent, world_size=1)")
+    done, found = run(test_it="ascend_distributed(bodies.silent, world_size=1)")
     done.assert_outcomes(failed=1)
-    assert record["verdict"] == "VACUOUS"
+    assert found["test_it"]["verdict"] == "VACUOUS"
 
 
-def test_what_can_not_be_run_is_one_sentence(run) -> None:
-    done, _ = run("ascend_distributed(lambda rank: 1)")
-    done.stdout.fnmatch_lines(["*ValueError: *<lambda> runs in processes of its own*define it at the top of a module"])
-    done, _ = run("ascend_distributed(bodies.silent, world_size=0)")
-    done.stdout.fnmatch_lines(["*ValueError: world_size=0: give a whole number of ranks, 1 or more"])
+def test_what_can_not_be_run_is_one_sentence() -> None:
+    with pytest.raises(ValueError, match=r"<lambda> runs in processes of its own.*define it at the top of a module"):
+        ranks.name_of(lambda rank: 1)
+    with pytest.raises(ValueError, match="world_size=0: give a whole number of ranks, 1 or more"):
+        Distributed(None, None, 0, None)(ranks.name_of, world_size=0)
 
 
 def test_without_the_option_it_is_skipped(pytester) -> None:
     pytester.makepyfile("def test_it(ascend_distributed): pass")
-    pytester.runpytest_subprocess().assert_outcomes(skipped=1)
+    pytester.runpytest_inprocess("-p", "no:hypothesispytest").assert_outcomes(skipped=1)

@@ -141,3 +141,19 @@ def test_any_results_file_makes_a_page() -> None:
     text = pages.page({"schema": 1, "environment": {"a": {"b": None, "c": [1]}}, "summary": {}, "results": odd})
     assert text.rstrip().endswith("</html>")
     assert pages.page({"schema": 1, "environment": {}, "summary": {}, "results": []}).count("Nothing was compared") >= 1
+
+
+def test_a_file_that_breaks_the_schema_is_one_sentence(tmp_path, capsys) -> None:
+    path = tmp_path / "r.json"
+    for broken in (
+        {"metrics": 3},
+        {"checkpoints": []},
+        {"outputs": 3},
+        {"perf": {"index": "x"}},
+        {"culprit": {"op": 1}},
+    ):
+        path.write_text(json.dumps({"schema": 1, "environment": {}, "results": [record(0, "failed", **broken)]}))
+        code = cli.main(["report", "html", str(path)])
+        said = capsys.readouterr().err
+        assert code in (0, 2)
+        assert code == 0 or "isn't as `pytest-ascend schema` says" in said
