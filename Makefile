@@ -68,7 +68,7 @@ docs: $(VENV)/.docs
 
 # The slow part: hangs under the sanitizer, workers, and all of torch's APIs on memory that watches itself.
 test-sanitize: $(VENV)/.test
-	OMP_NUM_THREADS=1 ASCEND_SANITIZE=1 $(BIN)/python -m pytest tests/plugin/test_sanitize_option.py tests/emulator/test_sanitizer.py
+	OMP_NUM_THREADS=1 ASCEND_SANITIZE=1 $(BIN)/python -m pytest tests/plugin/test_sanitize_option.py tests/plugin/test_sanitize_faults.py
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ascend-compare=emulated --ascend-api 'torch.*' --ascend-dtypes float32 \
 		--ascend-sanitize=memcheck,initcheck -n $(JOBS)
 
@@ -95,6 +95,7 @@ bench-gate: $(VENV)/.test
 fuzz: $(VENV)/.test
 	OMP_NUM_THREADS=1 ASCEND_FUZZ=5000 ASCEND_KILLS=200 $(BIN)/python -m pytest tests/dumps/test_fuzz.py tests/dumps/test_fuzz_arrays.py tests/perf/test_store.py
 	ASCEND_FUZZ=2000 $(BIN)/python -m pytest tests/perf/test_fuzz_profiles.py
+	ASCEND_FUZZ=20000 $(BIN)/python -m pytest tests/health/test_sanitizer_log.py
 
 catalogue: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ascend-compare=emulated --ascend-api 'torch.*' \
