@@ -56,6 +56,7 @@ def _number(text: str) -> float:
 def run(arguments: argparse.Namespace, out: TextIO | None = None, err: TextIO | None = None) -> int:
     """Compare, print, write; the exit status: 0, 1 for a failing comparison, 2 for one that can't be made."""
     out, err = out or sys.stdout, err or sys.stderr
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # products of a few thousand numbers: other threads only spin
     from pytest_ascend.dumps.comparing import compare
     from pytest_ascend.dumps.rows import json_pieces
     from pytest_ascend.report.compared import as_html, lines

@@ -206,6 +206,7 @@ def _whole_numbers(value: Any) -> bool:
 
 # ------------------------------------------------------------------------------------------------ .pt
 
+_ENTRY = struct.Struct("<4s6xH8xIIHHH8xI")  # signature, method, sizes, lengths of what follows, place
 _EOCD, _EOCD64, _CENTRAL, _LOCAL = b"PK\x05\x06", b"PK\x06\x06", b"PK\x01\x02", b"PK\x03\x04"
 _CONTAINERS = {"SETITEM", "SETITEMS", "APPEND", "APPENDS", "BUILD"}
 
@@ -215,8 +216,7 @@ def pt(data: _Bytes, where: str) -> Held | None:
 
     Raises ``DumpError`` for a file that is broken, compressed, or asks for more than a tensor.
     """
-    records = _records(data, where)
-    by_name = {name.partition("/")[2]: place for name, place in records.items()}
+    by_name = _records(data, where)
     stored = [name for name in by_name if name.startswith("data/")]
     if "data.pkl" not in by_name:
         raise DumpError(f"{where}: isn't a file of torch.save, or was cut off")
@@ -252,7 +252,7 @@ def pt(data: _Bytes, where: str) -> Held | None:
 
 
 def _records(data: _Bytes, where: str) -> dict[str, tuple[int, int]]:
-    """Names of the archive's records: where their local headers are, and how long they are."""
+    """Names of the archive's records, without the folder that all are in: their local headers' places, and lengths."""
     cut = f"{where}: isn't a file of torch.save, or was cut off"
     end = data.rfind(_EOCD, max(0, len(data) - 66_000))
     if end < 0 or end + 22 > len(data):
@@ -271,11 +271,12 @@ def _records(data: _Bytes, where: str) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     at, total = 0, 0
     for _ in range(count):
-        if directory[at : at + 4] != _CENTRAL or at + 46 > size:
+        if at + 46 > size:
             raise DumpError(cut)
-        method, packed, length, names, extra, comment = struct.unpack_from("<10xH8xIIHHH", directory, at)
-        (local,) = struct.unpack_from("<I", directory, at + 42)
-        name = directory[at + 46 : at + 46 + names].decode("utf-8", "replace")
+        sign, method, packed, length, names, extra, comment, local = _ENTRY.unpack_from(directory, at)
+        if sign != _CENTRAL:
+            raise DumpError(cut)
+        name = directory[at + 46 : at + 46 + names].decode("utf-8", "replace").partition("/")[2]
         if length == 0xFFFFFFFF or local == 0xFFFFFFFF or packed == 0xFFFFFFFF:
             packed, length, local = _zip64(
                 directory[at + 46 + names : at + 46 + names + extra], (length, packed, local), cut
