@@ -219,3 +219,30 @@ def test_wide_results_are_explained_by_more_roundings_but_not_by_another_store()
     assert is_explained(g, steps.float(), own)
     assert not is_explained(g, steps.float() * (1 + 2.0**-19), own)
     assert not is_explained(g, truncated(g, torch.float32), own)
+
+
+class TestWhereTheSpreadIsNoYardstick:
+    """A gradient that cancels to zero beside one that a relu's flip moved: a key's bias beside a value's."""
+
+    def sides(self, jump: float = 4e-3, noise: float = 1e-7) -> tuple[torch.Tensor, ...]:
+        draw = torch.Generator().manual_seed(0)
+
+        def drawn(size: float) -> torch.Tensor:
+            return torch.randn(64, generator=draw, dtype=torch.float64) * size
+
+        golden = torch.cat([drawn(1e-16), drawn(1.0)])
+        spread = torch.cat([drawn(1e-16).abs() + 1e-17, torch.full((64,), 4e-3, dtype=torch.float64)])
+        benchmark = (golden + torch.cat([drawn(1e-7), drawn(1e-7)])).float()
+        actual = (golden + torch.cat([drawn(noise), torch.full((64,), jump, dtype=torch.float64)])).float()
+        return golden, actual, benchmark, spread
+
+    def test_noise_as_large_as_the_cpu_s_is_legal(self) -> None:
+        assert is_legal(*self.sides())
+
+    def test_without_the_cpu_s_result_it_is_not(self) -> None:
+        golden, actual, _, spread = self.sides()
+        assert not is_legal(golden, actual, None, spread)
+
+    @pytest.mark.parametrize("wrong", [{"noise": 1e-5}, {"noise": 1e-3}, {"jump": 4e-2}])
+    def test_more_than_that_is_not(self, wrong: dict[str, float]) -> None:
+        assert not is_legal(*self.sides(**wrong))
