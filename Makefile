@@ -51,7 +51,7 @@ test-mint:
 
 # Takes longer than a change should wait for.
 test-perf: $(VENV)/.test
-	OMP_NUM_THREADS=1 ASCEND_TIMINGS=1 $(BIN)/python -m pytest tests/plugin/test_perf_real.py
+	OMP_NUM_THREADS=1 ASCEND_WHOLE=1 ASCEND_TIMINGS=1 $(BIN)/python -m pytest tests/plugin/test_perf_real.py
 
 test-packaging: $(VENV)/.demo $(VENV)/.packaging
 	OMP_NUM_THREADS=1 ASCEND_PACKAGING=1 $(BIN)/python -m pytest tests/packaging

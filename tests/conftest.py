@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,12 @@ from typing import Any
 import pytest
 
 SAMPLES = Path(__file__).parent.parent.parent / "shared" / "samples" / "msprobe-dumps"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What takes long runs at night."""
+    if item.get_closest_marker("whole") is not None and os.environ.get("ASCEND_WHOLE") != "1":
+        pytest.skip("takes long: ASCEND_WHOLE=1")
 
 
 class Recorder:

@@ -40,6 +40,7 @@ def test_bad_values_are_usage_errors(pytester, option: str, sentence: str) -> No
     result.stderr.fnmatch_lines([sentence])
 
 
+@pytest.mark.whole
 def test_compiled_and_eager(pytester) -> None:
     args = (
         "--ascend-dtypes=float32",

@@ -42,6 +42,7 @@ def test_the_command_finds_a_fault_and_leaves_a_small_file_that_fails_alone(tmp_
     assert found.elements <= faults.LARGEST
 
 
+@pytest.mark.whole
 def test_the_command_misses_what_no_case_shows(tmp_path) -> None:
     never = faults.Fault("exp", "torch.linspace", faults.scaled)
     assert "not found by" in faults.by_command(never, tmp_path).problem

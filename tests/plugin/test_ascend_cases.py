@@ -109,6 +109,7 @@ class TestMethods:
 )
 
 
+@pytest.mark.whole
 def test_other_ends(here) -> None:
     result = here(OTHERS)
     result.assert_outcomes(passed=2, failed=2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 
@@ -17,7 +16,6 @@ pytest.importorskip("torch.distributed")
 if not torch.distributed.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)
 
-WHOLE = pytest.mark.skipif(os.environ.get("ASCEND_WHOLE") != "1", reason="takes long: ASCEND_WHOLE=1")
 BODIES = """
 import os, time
 import torch, torch.distributed as dist
@@ -147,7 +145,7 @@ def test_right_and_wrong_and_hanging(run) -> None:
     assert left_behind() == []
 
 
-@WHOLE
+@pytest.mark.whole
 def test_a_rank_that_leaves_is_named(run) -> None:
     done, found = run(test_leaves="ascend_distributed(bodies.leaves, timeout=4)")
     done.assert_outcomes(failed=1)
@@ -157,7 +155,7 @@ def test_a_rank_that_leaves_is_named(run) -> None:
     assert left_behind() == []
 
 
-@WHOLE
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
@@ -176,7 +174,7 @@ def test_who_raises_or_dies_is_named(run, body: str, sentence: str) -> None:
     assert left_behind() == []
 
 
-@WHOLE
+@pytest.mark.whole
 def test_what_compares_nothing_is_no_pass(run) -> None:
     done, found = run(test_it="ascend_distributed(bodies.silent, world_size=1)")
     done.assert_outcomes(failed=1)

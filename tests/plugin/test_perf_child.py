@@ -390,6 +390,7 @@ def test_a_run_that_asks_processes_gives_it_their_blocks(pytester, monkeypatch) 
     assert found["stats"]["rounds"] >= 10
 
 
+@pytest.mark.whole
 def test_hypothesis_is_not_loaded_to_say_nothing(pytester, monkeypatch) -> None:
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     at_exit = "import atexit, sys\natexit.register(lambda: print('loaded:', 'hypothesis' in sys.modules))\n"

@@ -86,6 +86,7 @@ def test_a_slowdown_is_found_against_a_commit_and_only_that(shop) -> None:
     assert "same as in main" not in done.stdout.str()
 
 
+@pytest.mark.whole
 def test_a_slowdown_is_found_by_workers_against_what_is_stored(shop) -> None:
     shop.run("--ascend-perf=2", "--ascend-save", "-n2").assert_outcomes(passed=3)
     assert len(list(shop.path.glob("baselines/*/*.json"))) == 2

@@ -80,6 +80,7 @@ def test_a_comparison_is_recorded_as_it_ran_on_the_target(pytester: pytest.Pytes
     assert "Functional.linear.1.forward" not in found
 
 
+@pytest.mark.whole
 def test_a_second_run_goes_on_after_the_first(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=TESTS)
     for _ in range(2):
@@ -117,6 +118,7 @@ def test_what_is_compiled_is_said_loudly_and_fails_a_strict_run(pytester: pytest
     assert pytester.runpytest_subprocess(*options, "--ascend-strict").ret == 1
 
 
+@pytest.mark.whole
 def test_a_strict_run_that_recorded_nothing_fails(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=TESTS)
     arguments = ("--ascend-record=dumps", "-k", "nothing")
