@@ -65,7 +65,7 @@ def test_a_broken_journal_begins_a_new_run(tmp_path, content) -> None:
 STACK = """Fatal Python error: Aborted
 
 Thread 0x00007f01 (most recent call first):
-  File "/work/threads.py", line 3 in wait
+  File "/home/user/threads.py", line 3 in wait
 
 Current thread 0x00007f02 (most recent call first):
   File "/home/me/test_it.py", line 8 in kernel
