@@ -98,6 +98,7 @@ def test_other_random_numbers_are_no_difference(miscompile: Any) -> None:
     assert result.notes[-1] == "random numbers differ from the eager call's: each was compared with the CPU"
 
 
+@pytest.mark.whole
 def test_a_module_and_an_operator_in_place(pytester: pytest.Pytester) -> None:
     options = ("--ascend-dtypes=float32", "--ascend-layouts=as_given", "--ascend-samples=1", "--ascend-json=r.json")
     apis = "--ascend-api=torch.nn.Linear,torch.Tensor.mul_,torch.linspace,torch.sort"

@@ -23,10 +23,8 @@ from pytest_ascend.cases.catalogue.laid import Maker, tensors_of
 from pytest_ascend.settings import Settings
 
 #: layouts, special and listed values, indices, keywords, a lazy module, no tensor at all, a property, in place
-VERDICTS = "torch.softmax,torch.linspace,torch.Tensor.mT,torch.nn.LazyConv1d"
+VERDICTS = "torch.softmax,torch.gather,torch.linspace,torch.Tensor.mT,torch.Tensor.add_,torch.nn.LazyConv1d,torch.div"
 WHOLE = os.environ.get("ASCEND_WHOLE") == "1"  # of what takes longer than a change should wait for
-if WHOLE:
-    VERDICTS += ",torch.gather,torch.Tensor.add_,torch.div"
 INPUTS = (
     *("torch.nn.functional.conv2d", "torch.nn.Linear", "torch.nn.LSTM", "torch.einsum", "torch.linalg.cholesky"),
     *("torch.complex", "torch.bucketize", "torch.exp", "torch.nn.functional.embedding", "torch.arange", "torch.where"),
@@ -58,6 +56,7 @@ def name_of(case: str) -> str:
     return f"test_{words}[{dtype}]"
 
 
+@pytest.mark.whole
 def test_the_file_gives_the_same_verdicts(tmp_path: Path) -> None:
     with_fault = tmp_path / "conftest.py"
     with_fault.write_text(
@@ -73,7 +72,7 @@ def test_the_file_gives_the_same_verdicts(tmp_path: Path) -> None:
     generated = run(tmp_path, "--ascend-compare=emulated", "--ascend-reproducers=none", "test_it.py")
     expected = {name_of(nodeid.partition("::")[2]): verdict for nodeid, verdict in collected.items()}
     assert {nodeid.partition("::")[2]: verdict for nodeid, verdict in generated.items()} == expected
-    assert len(expected) > (200 if WHOLE else 60)
+    assert len(expected) > 200
     assert "FAIL" in {verdict for name, verdict in expected.items() if "transposed" in name}
 
 

@@ -32,6 +32,7 @@ def test_without_a_fault_nothing_fails(listed) -> None:
     assert [by for api in ("torch.exp", "torch.gather") if (by := faults.first_failure(api, listed))] == []
 
 
+@pytest.mark.whole
 def test_the_command_finds_a_fault_and_leaves_a_small_file_that_fails_alone(tmp_path) -> None:
     fault = next(one for one in faults.FAULTS if one.op == "exp")
     found = faults.by_command(fault, tmp_path)

@@ -311,6 +311,7 @@ def test_never_over_another_backend():
     assert "another backend (other)" in result.stderr.splitlines()[-1]
 
 
+@pytest.mark.whole
 def test_environment_variables_choose_modes():
     code = INSTALL + "print(torch.nn.functional.gelu(torch.ones(1).npu()).item())"
     plain, exact = (float(run_python(code, TORCH_NPU_USE_COMPATIBLE_IMPL=v).stdout) for v in ("0", "1"))

@@ -244,6 +244,7 @@ def test_it(ascend_device):
     assert records["test_it"]["overflows"] == []
 
 
+@pytest.mark.whole
 def test_what_is_compared_stays_compiled(watch):
     """torch runs compiled code eagerly while it is watched, so the runs that are judged are not."""
     _, records = watch(

@@ -101,6 +101,7 @@ def test_the_ini_file_chooses_too(pytester: pytest.Pytester) -> None:
     assert list((pytester.path / "dumps").rglob("*.safetensors"))
 
 
+@pytest.mark.whole
 def test_what_is_compiled_is_said_loudly_and_fails_a_strict_run(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

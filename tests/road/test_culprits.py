@@ -33,11 +33,20 @@ CHOSEN = [
     ("lstm", "_log_softmax"),
     ("lstm", "_log_softmax_backward_data"),
 ]
-FAULTS = [(name, next(f for f in planted.MODELS[name][1] if f.op == op)) for name, op in CHOSEN]
+LONG = ("addmm", "rsqrt", "native_batch_norm_backward")
+FAULTS = [
+    pytest.param(
+        name,
+        next(f for f in planted.MODELS[name][1] if f.op == op),
+        id=f"{name}-{op}",
+        marks=[pytest.mark.whole] * (op in LONG),
+    )
+    for name, op in CHOSEN
+]
 
 
 @pytest.mark.usefixtures("_emulated")
-@pytest.mark.parametrize(("name", "fault"), FAULTS, ids=[f"{name}-{op}" for name, op in CHOSEN])
+@pytest.mark.parametrize(("name", "fault"), FAULTS)
 def test_a_wrong_kernel_is_named_with_its_layer_and_pass(name, fault):
     outcome = planted.examine(name, fault)
     assert outcome.result.verdict is Verdict.FAIL

@@ -205,6 +205,7 @@ def count(config, when):
 """
 
 
+@pytest.mark.whole
 def test_the_operator_is_named(run, pytester) -> None:
     pytester.makeconftest(COUNTING)
     done = run(ON_DEVICE, "--ascend-compare=emulated", "--ascend-isolate", "--ascend-json=r.json")
