@@ -107,6 +107,7 @@ class AscendSession:
         self.left: dict[str, int] = {}  # bytes on the device that tests left behind
         self._ledger: Ledger | None = None
         self._ran_out = False
+        self._said = False  # in a worker: whether a report has carried the header's line
         self._share = memory_share()
         self._card = os.environ.get(DEVICE)
 
@@ -309,6 +310,11 @@ class AscendSession:
 
     def complete(self, item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.TestReport) -> None:
         """Attach the item's results to its report; a failed comparison becomes the report's short text."""
+        if self.is_worker and not self._said and (self.on or self.watches or self.sanitizes):
+            from pytest_ascend.run.workers import HEADER
+
+            self._said = True
+            vars(report)[HEADER] = self.header()  # the process that starts workers may have no target itself
         error = call.excinfo.value if call.excinfo else None
         if error is not None and report.failed:
             self._out_of_memory(error, report)

@@ -372,6 +372,15 @@ def document(results: Sequence[Mapping[str, Any]], environment: Mapping[str, Any
 def write(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
     """Write ``content`` to ``path``, making its folder. Raises ``OSError``; then the old file is still whole.
 
-    Raises ``ValueError`` for a non-finite number: records carry those as strings.
+    A result has a line of its own, so that line tools find it. Raises ``ValueError`` for a non-finite number: records
+    carry those as strings.
     """
-    write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    parts = [f"{json.dumps(key)}: {_lines(value)}" for key, value in content.items()]
+    write_text(path, "{\n" + ",\n".join(parts) + "\n}\n")
+
+
+def _lines(value: Any) -> str:
+    """JSON, each element of a list on a line. (``indent`` makes Python code write it all, ten times slower.)"""
+    if not isinstance(value, list):
+        return json.dumps(value, allow_nan=False)
+    return "[\n" + ",\n".join(json.dumps(one, allow_nan=False) for one in value) + "\n]" if value else "[]"

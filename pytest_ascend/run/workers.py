@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +16,10 @@ from pytest_ascend.settings import COMPARE
 if TYPE_CHECKING:
     from pytest_ascend.session import AscendSession
 
-__all__ = ["Pinning", "auto"]
+__all__ = ["HEADER", "Pinning", "auto"]
+
+HEADER = "ascend_header"
+"""What a report of a worker has the header's line under."""
 
 
 def auto(spec: str | None) -> int | None:
@@ -37,26 +40,27 @@ class Pinning:
     def __init__(self, session: AscendSession) -> None:
         self._session = session
         self.plan: devices.Plan | None = None
+        self._said = False
 
     @property
     def late(self) -> bool:
-        """Whether the target is looked up when the workers are on their way, because it is there for certain.
+        """Whether a worker says what the target is, because it is there for certain.
 
-        Looking it up loads torch, and so do they: a second that everybody would wait for.
+        To look it up here too would load torch once more, while the workers do: seconds that everybody would wait for.
         """
         config, spec = self._session.config, self._session.settings.compare or "auto"
         starts = config.getoption("dist", "no") != "no" and bool(config.getoption("tx", None))
         return starts and devices.kind_of(spec) == "emulated" and targets.emulator_is_there()
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_sessionstart(self) -> Generator[None, None, None]:
-        """Say what the target is once pytest-xdist has started its workers."""
-        yield
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Say what the target is, as the first worker that ends a test has it."""
+        if self._said or (header := getattr(report, HEADER, None)) is None:
+            return
+        self._said = True
         reporter: Any = self._session.config.pluginmanager.get_plugin("terminalreporter")
-        if self.late and reporter is not None:
-            header = self._session.header()
-            if self._session.config.getoption("verbose") >= 0:
-                reporter.write_line(header)
+        if self.late and reporter is not None and self._session.config.getoption("verbose") >= 0:
+            reporter.write_line(header)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:

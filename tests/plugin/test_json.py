@@ -109,6 +109,14 @@ def test_a_failing_write_leaves_the_old_file_whole(tmp_path, monkeypatch) -> Non
     assert os.listdir(tmp_path) == ["results.json"]
 
 
+def test_a_result_has_a_line_of_its_own(tmp_path) -> None:
+    content = {"schema": 1, "environment": {"a": [1, 2]}, "results": [{"x": "one\ntwo"}, {"x": []}], "none": []}
+    results_json.write(tmp_path / "a.json", content)
+    assert json.loads((tmp_path / "a.json").read_text()) == content
+    lines = (tmp_path / "a.json").read_text().splitlines()
+    assert [json.loads(line.rstrip(",")) for line in lines if line.startswith('{"x"')] == content["results"]
+
+
 def test_the_file_has_ordinary_permissions(tmp_path) -> None:
     before = os.umask(0o022)
     try:

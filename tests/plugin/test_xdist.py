@@ -91,3 +91,30 @@ def test_each_worker_compares_on_a_card_of_the_callers_list(run, pytester, monke
     result.stdout.fnmatch_lines(["ascend: 6 compared on npu:0 (emulated Ascend910B): 6 PASS"])
     found = json.loads((pytester.path / "results.json").read_text())["results"]
     assert {one["device"] for one in found} == {"5", "7"}
+
+
+def test_the_process_that_starts_workers_loads_no_torch_and_says_their_target(run, pytester) -> None:
+    pytester.makeconftest(
+        """
+        import sys
+        def pytest_terminal_summary(terminalreporter, config):
+            if not hasattr(config, "workerinput"):
+                terminalreporter.write_line(f"here: {'torch' in sys.modules}")
+        """
+    )
+    result = run(
+        """
+        def test_it(ascend_compare):
+            import torch
+            ascend_compare(torch.relu, torch.randn(8))
+        def test_other():
+            pass
+        """,
+        "--ascend-compare=emulated:Ascend910A",
+        "--ascend-json=results.json",
+        *("-n", "2"),
+        subprocess=True,
+    )
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["ascend: npu:0 (emulated Ascend910A), torch 2.*", "here: False"])
+    assert result.stdout.str().count("ascend: npu:0 (emulated Ascend910A), torch") == 1
